@@ -31,6 +31,7 @@ mod http;
 mod idle;
 mod in_process;
 mod kubeconfig;
+mod leadership;
 mod list;
 mod patch;
 mod request;
@@ -61,6 +62,7 @@ use error::{Cause, not_json};
 use http::Transport;
 pub use http::{Body, Liveness};
 pub use in_process::{InProcess, InProcessAnswer};
+pub use leadership::Leadership;
 #[cfg(feature = "cli")]
 pub(crate) use list::CHECK_BYTES_MAX;
 pub(crate) use list::{Collection, LIST_STREAM_BYTES, PageBody, Permit, PermitFor};
@@ -86,6 +88,7 @@ const PATH_SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remo
 #[derive(Clone)]
 pub struct Client {
     transport: Arc<Transport>,
+    leadership: Leadership,
 }
 
 impl Client {
@@ -93,7 +96,14 @@ impl Client {
     pub fn new(config: Config) -> Result<Client, Error> {
         let server = config.server().to_owned();
         let transport = Transport::new(config).map_err(|cause| cause.about("connect to", server))?;
-        Ok(Client { transport: Arc::new(transport) })
+        Ok(Client { transport: Arc::new(transport), leadership: Leadership::always() })
+    }
+
+    /// A client with the same connections that writes only while this leadership is held: otherwise, each write is an error, also one
+    /// that has begun. [`Client::stream`], which is for reads, does not look.
+    #[must_use]
+    pub fn led_by(&self, leadership: Leadership) -> Client {
+        Client { leadership, ..self.clone() }
     }
 
     /// Whether PINGs detect a dead connection, by the HTTP version of the last answer.
@@ -196,19 +206,32 @@ impl Client {
         Ok(created)
     }
 
+    /// Sends a request and reads the whole answer. A write is given up when the leadership ends.
+    async fn call(&self, request: &Request, bytes_max: usize) -> Result<Answer, Cause> {
+        let answer = self.transport.call(request, bytes_max);
+        if request.method == Method::GET {
+            return answer.await;
+        }
+        tokio::select! {
+            biased;
+            () = self.leadership.changes(true) => Err(Cause::Other("this process does not lead (any more)".to_owned())),
+            answer = answer => answer,
+        }
+    }
+
     async fn typed<T: DeserializeOwned>(
         &self,
         request: Request,
         bytes_max: usize,
         kind: &str,
     ) -> Result<T, Cause> {
-        let Answer { headers, body, .. } = self.transport.call(&request, bytes_max).await?;
+        let Answer { headers, body, .. } = self.call(&request, bytes_max).await?;
         from_json(&body).map_err(|error| not_json(&request.path, &headers, &body, kind, &error))
     }
 
     /// Sends any request and reads the whole answer, of at most 32 MiB.
     pub async fn send(&self, request: Request) -> Result<Answer, Error> {
-        self.transport.call(&request, list::LISTS_BYTES_MAX).await.map_err(|cause| request.about(cause))
+        self.call(&request, list::LISTS_BYTES_MAX).await.map_err(|cause| request.about(cause))
     }
 
     /// Sends any request and returns the body of the answer as a stream.

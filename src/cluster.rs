@@ -25,7 +25,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::{
-    client::{Client, DeleteOptions, Error, Page, Part, Patch, PermitFor},
+    client::{Client, DeleteOptions, Error, Leadership, Page, Part, Patch, PermitFor},
     locked,
     resource::{Key, ObjectMeta, Resource, Scope, list::Found},
     store::{Budget, Change, Listening},
@@ -57,6 +57,17 @@ impl Cluster {
     #[must_use]
     pub fn new(client: Client, lists: Lists) -> Cluster {
         Cluster { client, lists, streams: Arc::default(), children: Budget::of_children() }
+    }
+
+    /// The same watches, with writes only while this leadership is held: see [`Client::led_by`].
+    #[must_use]
+    pub fn led_by(&self, leadership: Leadership) -> Cluster {
+        Cluster { client: self.client.led_by(leadership), ..self.clone() }
+    }
+
+    /// [`Client::namespace`].
+    pub(crate) fn namespace(&self) -> &str {
+        self.client.namespace()
     }
 
     /// The time of day, for timestamps in objects.
@@ -115,7 +126,12 @@ impl Cluster {
         self.patch_part(&live.key(), Part::Status, &Patch::Merge(patch)).await
     }
 
-    async fn patch_part<K: Resource>(&self, key: &Key, part: Part, patch: &Patch) -> Result<Arc<K>, Error> {
+    pub(crate) async fn patch_part<K: Resource>(
+        &self,
+        key: &Key,
+        part: Part,
+        patch: &Patch,
+    ) -> Result<Arc<K>, Error> {
         let answer = self.client.patch(key, part, patch).await;
         if answer.as_ref().is_err_and(Error::is_conflict) {
             // The watch may be seconds behind, so the present object is read into the Stores for the next attempt. The

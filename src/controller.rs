@@ -31,11 +31,16 @@ use std::{
 };
 
 use smol_str::SmolStr;
-use tokio::{sync::mpsc, task::JoinSet, time::timeout};
+use tokio::{
+    sync::mpsc,
+    task::JoinSet,
+    time::{sleep, timeout},
+};
 use tracing::{debug, info, warn};
 
 use crate::{
     children::{OPERATOR_FAILED, OfOwner, PAUSED, Reporter, Statuses},
+    client::Leadership,
     cluster::{Cluster, Readiness, Watch},
     correction_backoff::CorrectionBackoff,
     next::Retry,
@@ -76,6 +81,7 @@ pub struct Controller<O: Operator> {
     /// The channels of [`Builder::wakes`].
     wakes: Vec<mpsc::Receiver<Key>>,
     workers: usize,
+    leadership: Leadership,
 }
 
 /// An operator, and what the workers need to call it.
@@ -117,15 +123,21 @@ impl<O: Operator> Controller<O> {
         self
     }
 
+    /// Reconciles only while this leadership is held. It must be that of the [`Cluster`] ([`Cluster::led_by`]). When it ends, the running
+    /// reconciles are dropped; when it begins, all objects are reconciled, as after a start, those that have failed before at the end of
+    /// their pauses.
+    #[must_use]
+    pub fn led_by(mut self, leadership: Leadership) -> Self {
+        self.leadership = leadership;
+        self
+    }
+
     /// Reconciles until `stop` completes. Then takes no more keys, and waits at most 25 s for the running workers. When
     /// dropped, stops at once.
     pub async fn run(mut self, stop: impl Future<Output = ()> + Send) {
         // The watch may have synced before this controller listened.
         let shared = Arc::clone(&self.driver.shared);
         shared.report_synced();
-        for key in shared.objects.keys() {
-            shared.queue.add(&key, Urgency::Backlog);
-        }
         let mut stop = pin!(stop);
         let mut wakes = mem::take(&mut self.wakes);
         let mut woken = poll_fn(move |context| {
@@ -138,17 +150,34 @@ impl<O: Operator> Controller<O> {
         });
         let mut working = JoinSet::new();
         let mut workers = Workers::new(O::Kind::KIND);
+        let mut leads = false;
         loop {
+            if leads != self.leadership.is_held() {
+                leads = !leads;
+                match leads {
+                    true => {
+                        shared.objects.keys().iter().for_each(|key| shared.queue.add(key, Urgency::Backlog))
+                    }
+                    false => working.abort_all(),
+                }
+            }
             tokio::select! {
-                // First stop, then handle ended workers, then woken keys, then take a key: the order must be the same in each run
-                // of the simulation (`tests/sim`).
+                // First stop, then the leadership, then handle ended workers, then woken keys, then take a key: the order must be the
+                // same in each run of the simulation (`tests/sim`).
                 biased;
                 () = &mut stop => break,
+                () = self.leadership.changes(leads) => {}
                 Some(ended) = working.join_next_with_id() => workers.finished(ended, &shared.queue),
                 key = &mut woken => {
                     shared.queue.add(&key, Urgency::Change);
                 }
-                key = shared.queue.take(), if working.len() < self.workers => {
+                key = shared.queue.take(), if !leads => {
+                    // Their watches are open before this process leads.
+                    let object = shared.objects.get(&key);
+                    self.named.iter().for_each(|named| drop(named(&key, object.as_deref())));
+                    shared.leave(&key);
+                }
+                key = shared.queue.take(), if leads && working.len() < self.workers => {
                     let driver = Arc::clone(&self.driver);
                     let version = version_of(shared.objects.find(&key).as_ref());
                     let task = match self.readiness(&key) {
@@ -165,17 +194,20 @@ impl<O: Operator> Controller<O> {
             }
         }
         info!(kind = O::Kind::KIND, running = working.len(), "stopping");
-        let all = async {
-            while let Some(ended) = working.join_next_with_id().await {
-                workers.finished(ended, &shared.queue);
+        let mut limit = pin!(sleep(STOP_LIMIT));
+        while !working.is_empty() {
+            tokio::select! {
+                Some(ended) = working.join_next_with_id() => workers.finished(ended, &shared.queue),
+                () = self.leadership.changes(true), if leads => {
+                    leads = false;
+                    working.abort_all();
+                }
+                () = &mut limit => {
+                    let limit_secs = STOP_LIMIT.as_secs();
+                    warn!(kind = O::Kind::KIND, limit_secs, "stopped before all reconciles were done");
+                    break;
+                }
             }
-        };
-        if timeout(STOP_LIMIT, all).await.is_err() {
-            warn!(
-                kind = O::Kind::KIND,
-                limit_secs = STOP_LIMIT.as_secs(),
-                "stopped before all reconciles were done"
-            );
         }
     }
 }
@@ -272,6 +304,14 @@ impl<K: Resource> Shared<K> {
     /// A reconcile of an object.
     fn reconcile_of(&self, object: &Arc<K>) -> Reconcile<K> {
         Reconcile::new(&self.reporter, object, self.statuses.stage(object))
+    }
+
+    /// Leaves a key to the process that leads. So what a standby holds does not grow with the objects that come and go.
+    fn leave(&self, key: &Key) {
+        for last in self.tombstones.take(key) {
+            self.reporter.forget(&last.metadata().uid);
+        }
+        self.queue.done(key, ReconcileResult::Done);
     }
 
     /// Logs the overview once, when the Stores of the operator's own kind have synced.

@@ -56,6 +56,7 @@
 //! watch/end.rs               how a watch ended; watch_of() in watch.rs sends the request that Machine::end chooses then
 //! client/auth.rs             the credential of a request; client/connections.rs has its connection
 //! client/retry.rs            which failed requests are sent again
+//! client/leadership.rs       whether this process may write; leader.rs holds the Lease
 //! client/tap.rs              shows requests and answers to `study`
 //! watch/health.rs            what the probes report of a watch
 //! store/kept.rs              which objects of others the Store keeps without their content
@@ -114,6 +115,7 @@
 //! | [`next::ReconcileError`] | error, or TerminalError | any error, and when to try again |
 //! | [`controller::Builder`] | Builder | connects the watches of an operator with its queue |
 //! | [`controller::Controller`] | Controller | ties watches, queue and Operator together |
+//! | [`leader::LeaderElection`] | leaderelection.LeaderElectionConfig | of several processes, one writes |
 //! | [`runtime::Runtime`] | Manager | runs controllers, with probes, Events and signals |
 //! | `correction_backoff` | | pauses the corrections of a field that another writer keeps changing |
 //! | `client::Permit` | | a permit of a semaphore: only a few lists run at a time |
@@ -129,7 +131,7 @@
 //! - [`resource`], [`watch::decode`], [`watch::Machine`], [`store`], [`backoff`] and `study` do no I/O.
 //! - Only [`client`] connects; only [`probes`] and the embedded API server listen.
 //! - In an operator, only a [`controller::Operator`], [`children`] and the finalizers of [`controller`] write objects, and only through
-//!   a [`cluster::Cluster`]. Events (`cluster/events.rs`) go straight to the Client, because no operator reads them.
+//!   a [`cluster::Cluster`], as [`leader`] writes the Lease. Events (`cluster/events.rs`) go straight to the Client, because no operator reads them.
 //! - Every task has an owner that ends it. Dropping a future stops its work. No `std::sync::Mutex` is locked across an
 //!   `.await`.
 //! - Every buffer, every request and every pause between attempts has a limit: a constant, whose comment gives the reason for
@@ -170,6 +172,7 @@ pub mod controller;
 // The process.
 pub mod probes;
 pub mod shutdown;
+pub mod leader;
 pub mod runtime;
 #[cfg(feature = "schema")]
 pub mod crd;

@@ -22,11 +22,12 @@
 //! ```
 //!
 //! At SIGTERM or SIGINT, the controllers finish the reconciles in hand within 25 s, and the last Events are written within
-//! 2 s: together less than the 30 s after which the kubelet kills a Pod. A second signal ends the process at once.
+//! 2 s: together with the two seconds to give a Lease back, less than the 30 s after which the kubelet kills a Pod. A second signal ends the process at once.
 //!
 //! The log lines go to a subscriber of [`tracing`], such as the one that `listwatch::log::start` sets (feature `log`).
 
 use std::{
+    collections::BTreeSet,
     env, fmt,
     future::pending,
     mem,
@@ -40,9 +41,10 @@ use tracing::{info, warn};
 
 use crate::{
     children::{Reported, Reporter, Statuses, WithStatus, WithoutStatus},
-    client::{Client, Config, Env, Options, Request},
+    client::{Client, Config, Env, Leadership, Options, Request},
     cluster::{Cluster, Events},
     controller::{Builder, Controller, Operator},
+    leader::{self, Elector},
     probes,
     resource::{MANAGED_BY, Resource, Scope},
     shutdown::{self, ShutdownError, Stop},
@@ -91,7 +93,8 @@ pub struct Runtime {
     instance: String,
     workers: Option<usize>,
     probes: Option<SocketAddr>,
-    controllers: Vec<Start>,
+    leader_election: Option<leader::LeaderElection>,
+    controllers: Vec<(&'static str, Start)>,
 }
 
 /// Starts a controller, which runs until the request to stop.
@@ -154,17 +157,29 @@ impl Runtime {
             instance: instance.unwrap_or_else(|_| "listwatch".into()),
             workers: None,
             probes: None,
+            leader_election: None,
             controllers: Vec::new(),
         }
     }
 
     /// A runtime with the service account of the Pod, or else with a kubeconfig. The variable `WATCH_NAMESPACE` has the
-    /// namespaces, separated by commas; without it, all are watched. Does not connect yet.
+    /// namespaces, separated by commas; without it, all are watched. With `LEADER_ELECT=true`, leaders are elected
+    /// ([`Runtime::leader_election`]). Does not connect yet.
     pub fn from_env() -> Result<Runtime, RuntimeError> {
         let client = Config::load(&Options::default(), &Env::from_process()).and_then(Client::new);
         let client = client.map_err(|error| RuntimeError::Config(error.to_string()))?;
         let names = names_in(&env::var("WATCH_NAMESPACE").unwrap_or_default());
-        Ok(Runtime { namespaces: checked(names, "WATCH_NAMESPACE")?, ..Runtime::new(client) })
+        let leader_election = match env::var("LEADER_ELECT").as_deref() {
+            Ok("true") => Some(leader::LeaderElection::default()),
+            Ok("false" | "") | Err(_) => None,
+            Ok(other) => {
+                return Err(RuntimeError::Config(format!(
+                    "LEADER_ELECT: {other:?} is neither true nor false"
+                )));
+            }
+        };
+        let namespaces = checked(names, "WATCH_NAMESPACE")?;
+        Ok(Runtime { namespaces, leader_election, ..Runtime::new(client) })
     }
 
     /// Watches only these namespaces; with none, all. Fails if one of them cannot be the name of a namespace.
@@ -190,24 +205,39 @@ impl Runtime {
         Runtime { probes: Some(address), ..self }
     }
 
+    /// Runs each controller only while this process holds the Lease of that controller: see [`leader`].
+    ///
+    /// Fails if the times do not fit together.
+    pub fn leader_election(self, settings: leader::LeaderElection) -> Result<Runtime, RuntimeError> {
+        settings.check().map_err(|cause| RuntimeError::Config(format!("leader election: {cause}")))?;
+        Ok(Runtime { leader_election: Some(settings), ..self })
+    }
+
     /// Adds a controller. `name` is the `reportingController` of its Events, a qualified name such as
-    /// `example.com/web-operator`. Controllers that watch the same kind in the same scope share the watch.
+    /// `example.com/web-operator`; with leader election, also that of its Lease, so unique. Controllers that watch the same kind in the same scope share the watch.
     #[must_use]
     pub fn controller<O: Operator>(
         mut self,
         name: &'static str,
         build: impl FnOnce(Setup) -> Controller<O> + Send + 'static,
     ) -> Runtime {
-        self.controllers.push(Box::new(move |runtime, cluster, stop| {
-            let (events, write_events) = Events::new(runtime.client.clone(), name, runtime.instance.clone());
+        let start: Start = Box::new(move |runtime, cluster, stop| {
+            let elected = runtime.leader_election.as_ref();
+            let elected = elected.map(|settings| Elector::new(&cluster, settings, name, &runtime.instance));
+            let (elector, leadership) = elected
+                .map_or((None, Leadership::always()), |(elector, leadership)| (Some(elector), leadership));
+            let cluster = cluster.led_by(leadership.clone());
+            let client = runtime.client.led_by(leadership.clone());
+            let (events, write_events) = Events::new(client, name, runtime.instance.clone());
             // The task that writes Events ends with the last recorder, and the operator may have dropped its own.
             let recorder = events.clone();
             let controller = build(Setup { cluster, events, namespaces: runtime.namespaces.clone() });
+            let controller = controller.led_by(leadership);
             let controller = match runtime.workers {
                 Some(workers) => controller.workers(workers),
                 None => controller,
             };
-            Box::pin(async move {
+            let work = async move {
                 let mut write_events = pin!(write_events);
                 tokio::select! {
                     () = controller.run(stop.requested()) => {}
@@ -216,8 +246,13 @@ impl Runtime {
                 drop(recorder);
                 // The remaining Events are dropped.
                 let _ = timeout(LAST_EVENTS_LIMIT, write_events).await;
-            })
-        }));
+            };
+            match elector {
+                Some(elector) => Box::pin(elector.during(work)),
+                None => Box::pin(work),
+            }
+        });
+        self.controllers.push((name, start));
         self
     }
 
@@ -228,6 +263,14 @@ impl Runtime {
 
     /// Runs the controllers until `stop`. Fails if the probes cannot listen.
     pub async fn run_until(mut self, stop: impl Future<Output = ()>) -> Result<(), RuntimeError> {
+        if let Some(settings) = &self.leader_election {
+            let names: BTreeSet<_> =
+                self.controllers.iter().map(|(name, _)| settings.name.as_deref().unwrap_or(name)).collect();
+            if names.len() < self.controllers.len() {
+                let cause = "leader election: two controllers with one Lease: each needs a name of its own";
+                return Err(RuntimeError::Config(cause.to_owned()));
+            }
+        }
         let listener = match self.probes {
             Some(address) => Some(listen(address).await?),
             None => None,
@@ -235,7 +278,7 @@ impl Runtime {
         let cluster = Cluster::new(self.client.clone(), self.lists);
         let (stopping, requested) = Stop::channel();
         let mut controllers = JoinSet::new();
-        for start in mem::take(&mut self.controllers) {
+        for (_, start) in mem::take(&mut self.controllers) {
             controllers.spawn(start(&self, cluster.clone(), requested.clone()));
         }
         let forward_stop = async {

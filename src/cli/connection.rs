@@ -69,7 +69,7 @@ pub(super) fn client(config: Config) -> Result<Client, Failure> {
     Client::new(config).map_err(|error| Failure::Usage(error.to_string()))
 }
 
-fn parse_time(text: &str) -> Result<Duration, String> {
+pub(super) fn parse_time(text: &str) -> Result<Duration, String> {
     match humantime::parse_duration(text) {
         Ok(time) if time.is_zero() => Err("must be longer than nothing, such as 30s".to_owned()),
         Ok(time) if time > REQUEST_TIMEOUT_MAX => Err("must be 5m at most, such as 30s".to_owned()),

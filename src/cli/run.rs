@@ -1,13 +1,19 @@
 //! `listwatch run`: the operators, in a Pod or from a kubeconfig.
 
-use std::{env, net::SocketAddr};
+use std::{env, net::SocketAddr, time::Duration};
 
 use clap::{ArgAction, Args, ValueEnum};
 use tracing::Level;
 
-use super::{connection::ConnectionFlags, env::parse_switch, failure::Failure, log::Log, trace::TraceFlags};
+use super::{
+    connection::{ConnectionFlags, parse_time},
+    env::parse_switch,
+    failure::Failure,
+    log::Log,
+    trace::TraceFlags,
+};
 use crate::{
-    controller,
+    controller, leader,
     operators::{self, BuiltIn},
     runtime::{Runtime, RuntimeError, checked, names_in},
     watch::Lists,
@@ -57,6 +63,8 @@ pub(super) struct RunArgs {
     #[arg(value_parser = parse_bind_address)]
     health_probe_bind_address: BindAddress,
     #[command(flatten)]
+    leader_election: LeaderElectionFlags,
+    #[command(flatten)]
     of_operators: operators::Flags,
     #[command(flatten)]
     connection: ConnectionFlags,
@@ -64,6 +72,46 @@ pub(super) struct RunArgs {
     trace: TraceFlags,
     #[command(flatten)]
     log: Log,
+}
+
+#[derive(Debug, Args)]
+struct LeaderElectionFlags {
+    /// Write only while holding a Lease, one for each operator. Others with the same flag wait for it, with their caches filled
+    #[arg(long, value_name = "BOOL", env = "LISTWATCH_LEADER_ELECT")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false")]
+    #[arg(action = ArgAction::Set, value_parser = parse_switch)]
+    leader_elect: bool,
+    /// Namespace of the Leases. Default: that of the service account or of the context
+    #[arg(long, value_name = "NAME", env = "LISTWATCH_LEADER_ELECT_RESOURCE_NAMESPACE")]
+    leader_elect_resource_namespace: Option<String>,
+    /// Name of the Lease, for one operator. Default: its own name, with its domain. Give one to those that watch other namespaces
+    #[arg(long, value_name = "NAME", env = "LISTWATCH_LEADER_ELECT_RESOURCE_NAME")]
+    leader_elect_resource_name: Option<String>,
+    /// How long others wait after the last renewal of a Lease, in whole seconds
+    #[arg(long, value_name = "TIME", env = "LISTWATCH_LEADER_ELECT_LEASE_DURATION", default_value = "15s")]
+    #[arg(value_parser = parse_time)]
+    leader_elect_lease_duration: Duration,
+    /// How long the leader may write after its last renewal; shorter than the lease duration
+    #[arg(long, value_name = "TIME", env = "LISTWATCH_LEADER_ELECT_RENEW_DEADLINE", default_value = "10s")]
+    #[arg(value_parser = parse_time)]
+    leader_elect_renew_deadline: Duration,
+    /// From one attempt to renew or take a Lease to the next
+    #[arg(long, value_name = "TIME", env = "LISTWATCH_LEADER_ELECT_RETRY_PERIOD", default_value = "2s")]
+    #[arg(value_parser = parse_time)]
+    leader_elect_retry_period: Duration,
+}
+
+impl LeaderElectionFlags {
+    /// `None`: not asked for.
+    fn settings(self) -> Option<leader::LeaderElection> {
+        self.leader_elect.then_some(leader::LeaderElection {
+            namespace: self.leader_elect_resource_namespace,
+            name: self.leader_elect_resource_name,
+            lease_duration: self.leader_elect_lease_duration,
+            renew_deadline: self.leader_elect_renew_deadline,
+            retry_period: self.leader_elect_retry_period,
+        })
+    }
 }
 
 /// The address to listen on. `None`: none.
@@ -103,6 +151,9 @@ pub(super) fn main(run: RunArgs) -> Result<(), Failure> {
     let mut runtime = runtime.lists(lists).workers(run.max_concurrent_reconciles);
     if let BindAddress(Some(address)) = run.health_probe_bind_address {
         runtime = runtime.probes(address);
+    }
+    if let Some(settings) = run.leader_election.settings() {
+        runtime = runtime.leader_election(settings)?;
     }
     for operator in operators {
         runtime = operator.add_to(runtime, &flags);

@@ -22,6 +22,7 @@ use super::{
 };
 use crate::{
     children::{Children, OfOwner, Reporter, Statuses, WithoutStatus, marks::Marks},
+    client::Leadership,
     cluster::{Cluster, Index, Watch},
     correction_backoff::CorrectionBackoff,
     queue::{Queue, Urgency},
@@ -230,7 +231,15 @@ impl<K: Resource> Builder<K> {
         );
         let Builder { shared, listening, awaited, named, wakes, children, scopes: _ } = self;
         let driver = Arc::new(Driver { shared, operator, children });
-        Controller { driver, _listening: listening, awaited, named, wakes, workers: WORKERS }
+        Controller {
+            driver,
+            _listening: listening,
+            awaited,
+            named,
+            wakes,
+            workers: WORKERS,
+            leadership: Leadership::always(),
+        }
     }
 }
 

@@ -36,6 +36,12 @@ impl<K> Tombstones<K> {
         locked(&self.0).entry(key).or_default().push(Tombstone { last: Arc::clone(last), source });
     }
 
+    /// Forgets the deleted objects with this key, and returns them.
+    pub(super) fn take(&self, key: &Key) -> Vec<Arc<K>> {
+        let tombstones = locked(&self.0).remove(key).unwrap_or_default();
+        tombstones.into_iter().map(|tombstone| tombstone.last).collect()
+    }
+
     fn get(&self, key: &Key) -> Option<(Arc<K>, DeletionSource)> {
         let tombstones = locked(&self.0);
         let oldest = tombstones.get(key)?.first()?;

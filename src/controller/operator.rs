@@ -83,8 +83,8 @@ pub trait Operator: Send + Sync + 'static {
 
     /// Called after an object was deleted, and its children if they could be, to forget what the operator knows of it; again until it
     /// and the deletion of the children succeed. `last` is its last known state; not called if that could not be decoded. If no
-    /// DELETED event proves the deletion, a live GET has confirmed it. A deletion while this process is stopped goes
-    /// unnoticed: if that matters, use an ownerReference or a [`Operator::FINALIZER`].
+    /// DELETED event proves the deletion, a live GET has confirmed it. A deletion while this process is stopped, or while
+    /// another process leads or none does, goes unnoticed: if that matters, use an ownerReference or a [`Operator::FINALIZER`].
     fn deleted(&self, last: Arc<Self::Kind>) -> impl Future<Output = Result<(), ReconcileError>> + Send {
         let _ = last;
         async { Ok(()) }

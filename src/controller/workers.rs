@@ -47,6 +47,8 @@ impl Workers {
         let kind = self.kind;
         let (id, result) = match ended {
             Ok((id, result)) => (id, result),
+            // The leadership ended. If it begins again before the next leader takes over, what was dropped is done now.
+            Err(join) if join.is_cancelled() => (join.id(), Ok(Next::After(Duration::ZERO))),
             // A panic counts as a failure of this key alone.
             Err(join) => {
                 let id = join.id();

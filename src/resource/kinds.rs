@@ -26,6 +26,7 @@
 mod access;
 mod config;
 mod container;
+mod lease;
 mod network;
 mod pod;
 mod scaling;
@@ -41,6 +42,7 @@ use super::{ObjectMeta, annotations::without_annotations};
 pub use access::{PolicyRule, Role, RoleBinding, RoleRef, ServiceAccount, Subject};
 pub use config::{ConfigMap, Secret};
 pub use container::*;
+pub use lease::*;
 pub use network::*;
 pub use pod::*;
 pub use scaling::*;

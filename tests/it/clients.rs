@@ -25,7 +25,7 @@ use crate::{
 const CUTS: &str = "cut-watches,path=/configmaps,lines=2,times=2";
 
 /// The command that runs the program of this language.
-fn program(language: &str) -> Option<PathBuf> {
+pub fn program(language: &str) -> Option<PathBuf> {
     let dir = env::var_os("LISTWATCH_CLIENTS");
     let program = dir.map(|dir| Path::new(&dir).join(language).join("run")).filter(|path| path.exists());
     if program.is_none() {

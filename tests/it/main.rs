@@ -27,6 +27,7 @@ mod delete;
 mod drift;
 mod drift_fuzz;
 mod events;
+mod leader;
 mod pause;
 mod pods;
 mod refused;

@@ -1,9 +1,13 @@
 // The official client of Go, client-go: a list, writes, and an informer whose watches are cut. See ../install.
+// With a namespace and a name as arguments: competes for that Lease until SIGTERM, and then gives it back.
 package main
 
 import (
 	"context"
 	"log"
+	"os"
+	"os/signal"
+	"syscall"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -13,6 +17,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
 const selector = "for=go"
@@ -38,12 +44,33 @@ func must[T any](value T, err error) T {
 	return value
 }
 
+func lead(client *kubernetes.Clientset, lease metav1.ObjectMeta) {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	identity := resourcelock.ResourceLockConfig{Identity: "go"}
+	leaderelection.RunOrDie(ctx, leaderelection.LeaderElectionConfig{
+		Lock:            &resourcelock.LeaseLock{LeaseMeta: lease, Client: client.CoordinationV1(), LockConfig: identity},
+		ReleaseOnCancel: true,
+		LeaseDuration:   15 * time.Second,
+		RenewDeadline:   10 * time.Second,
+		RetryPeriod:     2 * time.Second,
+		Callbacks: leaderelection.LeaderCallbacks{
+			OnStartedLeading: func(ctx context.Context) { <-ctx.Done() },
+			OnStoppedLeading: func() {},
+		},
+	})
+}
+
 func main() {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	config := must(clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
 		clientcmd.NewDefaultClientConfigLoadingRules(), nil).ClientConfig())
 	client := must(kubernetes.NewForConfig(config))
+	if len(os.Args) == 3 {
+		lead(client, metav1.ObjectMeta{Namespace: os.Args[1], Name: os.Args[2]})
+		return
+	}
 	api := client.CoreV1().ConfigMaps("default")
 
 	labels := map[string]string{"for": "go"}

@@ -1,0 +1,399 @@
+//! Leader election: of several processes, one writes. The others keep their Stores up to date, and wait for its Lease.
+//!
+//! ```text
+//! apiVersion: coordination.k8s.io/v1
+//! kind: Lease
+//! spec:
+//!   holderIdentity: web-operator-6d8f-x2x9k_5f0c…   # this process may write
+//!   leaseDurationSeconds: 15                        # others wait so long after a change of the Lease that they have seen
+//!   renewTime: "2026-11-27T10:00:02.000000Z"        # changes every 2 s; no process compares it with its own clock
+//! ```
+//!
+//! The record is that of client-go, so that an operator in Go and one of this library exclude each other. See
+//! <https://kubernetes.io/docs/concepts/architecture/leases/#leader-election>.
+//!
+//! - Each write of the Lease names the version that it replaces. If two processes want it, the API server refuses one.
+//! - A holder writes until [`LeaderElection::renew_deadline`] after it *sent* the last renewal that succeeded. Others wait for the longer
+//!   [`LeaderElection::lease_duration`] after they *saw* it. So it has stopped before they begin, if all clocks run at the same rate.
+//! - A request that was sent before the deadline may still reach the API server later, and the clock of a suspended machine may stand
+//!   still: a Lease does not fence off its former holder.
+//! - A process that lost the Lease becomes a standby again, and does not exit.
+//! - A holder that ends gives the Lease back. A standby watches it, and takes over at once.
+
+#[cfg(all(test, feature = "testing"))]
+mod tests;
+
+use std::{
+    convert::Infallible,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use serde_json::json;
+use smol_str::SmolStr;
+use tokio::{
+    sync::{Notify, watch::Sender},
+    time::{Instant, sleep, sleep_until, timeout, timeout_at},
+};
+use tracing::{debug, info, warn};
+
+use crate::{
+    client::{Error, Leadership, Part, Patch},
+    cluster::{Cluster, Watch},
+    resource::{
+        Key, ObjectMeta, Scope,
+        kinds::{Lease, LeaseSpec},
+    },
+    store::{Kept, Listening},
+};
+
+/// A pause is up to so much longer than [`LeaderElection::retry_period`], so that standbys do not all ask at the same time. As client-go's.
+const JITTER: f64 = 1.2;
+/// How long to try to give the Lease back. The kubelet kills a Pod 30 s after SIGTERM, of which the reconciles and Events take 27.
+const RELEASE_LIMIT: Duration = Duration::from_secs(2);
+
+/// How leaders are elected. The default times are those of client-go's users, such as controller-runtime.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaderElection {
+    /// The namespace of the Leases. `None`: that of the service account or of the context.
+    pub namespace: Option<String>,
+    /// The name of the Lease. `None`: that of the controller, `web-operator.example.com` for `example.com/web-operator`. Processes that watch
+    /// other namespaces need another name, because they must not wait for each other.
+    pub name: Option<String>,
+    /// How long others wait after the last renewal. In whole seconds.
+    pub lease_duration: Duration,
+    /// How long a holder may write after its last renewal. Shorter than `lease_duration`.
+    pub renew_deadline: Duration,
+    /// From one attempt to renew or to take the Lease to the next.
+    pub retry_period: Duration,
+}
+
+impl Default for LeaderElection {
+    fn default() -> LeaderElection {
+        LeaderElection {
+            namespace: None,
+            name: None,
+            lease_duration: Duration::from_secs(15),
+            renew_deadline: Duration::from_secs(10),
+            retry_period: Duration::from_secs(2),
+        }
+    }
+}
+
+impl LeaderElection {
+    /// What is wrong with the times, if anything.
+    pub fn check(&self) -> Result<(), String> {
+        let LeaderElection { lease_duration, renew_deadline, retry_period, .. } = self;
+        if lease_duration.subsec_nanos() > 0 || !(1..=i32::MAX as u64).contains(&lease_duration.as_secs()) {
+            return Err(format!("a lease duration of {lease_duration:?} is not a number of whole seconds"));
+        }
+        if renew_deadline >= lease_duration {
+            return Err(format!(
+                "a renew deadline of {renew_deadline:?} is not shorter than the lease duration, {lease_duration:?}: others could take the Lease while its holder still writes"
+            ));
+        }
+        if retry_period.is_zero()
+            || retry_period >= renew_deadline
+            || retry_period.mul_f64(JITTER) >= *renew_deadline
+        {
+            return Err(format!(
+                "a retry period of {retry_period:?} is not between zero and the renew deadline, {renew_deadline:?}, divided by {JITTER}"
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Competes for one Lease.
+pub(crate) struct Elector {
+    cluster: Cluster,
+    leases: Watch<Lease>,
+    _listening: Listening,
+    changed: Arc<Notify>,
+    key: Key,
+    identity: SmolStr,
+    settings: LeaderElection,
+    /// Until when this process may write.
+    deadline: Sender<Option<Instant>>,
+    /// The Lease when this process last looked. Decisions and writes are about this version.
+    lease: Option<Arc<Lease>>,
+    /// The last record, and when it was first seen.
+    seen: Option<(LeaseSpec, Instant)>,
+    random: fastrand::Rng,
+}
+
+impl Elector {
+    /// Watches the Lease of a controller. `process` begins the identity, for people: the name of the Pod.
+    pub(crate) fn new(
+        cluster: &Cluster,
+        settings: &LeaderElection,
+        controller: &str,
+        process: &str,
+    ) -> (Elector, Leadership) {
+        let name = settings.name.clone().unwrap_or_else(|| match controller.split_once('/') {
+            Some((domain, name)) => format!("{name}.{domain}"),
+            None => controller.to_owned(),
+        });
+        let namespace = settings.namespace.clone().unwrap_or_else(|| cluster.namespace().to_owned());
+        let scope = Scope { namespace: Some(namespace.clone()), labels: String::new() };
+        let leases = cluster.watch_keeping([scope], &Kept::Everything);
+        let (changed, (deadline, leadership)) = (Arc::new(Notify::new()), Leadership::channel());
+        let notify = Arc::clone(&changed);
+        let mut random = fastrand::Rng::new();
+        let elector = Elector {
+            cluster: cluster.clone(),
+            _listening: leases.listen(move |_, _| notify.notify_one()),
+            leases,
+            changed,
+            key: Key::namespaced(&namespace, &name),
+            identity: format!("{process}_{:032x}", random.u128(..)).into(),
+            settings: settings.clone(),
+            deadline,
+            lease: None,
+            seen: None,
+            random,
+        };
+        (elector, leadership)
+    }
+
+    /// Competes for the Lease until `work` ends, and gives it back.
+    pub(crate) async fn during(mut self, work: impl Future<Output = ()>) {
+        tokio::select! {
+            () = work => {}
+            never = self.compete() => match never {},
+        }
+        self.deadline.send_replace(None);
+        self.look();
+        if self.is_ours() {
+            match timeout(RELEASE_LIMIT, self.release()).await {
+                Ok(Ok(())) => info!(lease = %self.key, "gave the Lease back"),
+                Ok(Err(error)) => warn!(lease = %self.key, %error, "cannot give the Lease back; it expires"),
+                Err(_) => warn!(lease = %self.key, "cannot give the Lease back; it expires"),
+            }
+        }
+    }
+
+    async fn compete(&mut self) -> Infallible {
+        loop {
+            self.wait_and_take().await;
+            info!(lease = %self.key, identity = %self.identity, "leads: holds the Lease");
+            let cause = self.keep().await;
+            self.deadline.send_replace(None);
+            warn!(lease = %self.key, cause, "leads no longer; waits for the Lease again");
+        }
+    }
+
+    /// Returns when this process holds the Lease.
+    async fn wait_and_take(&mut self) {
+        let mut problem = String::new();
+        let mut holder = SmolStr::default();
+        loop {
+            self.look();
+            match self.others_until() {
+                Some(end) => {
+                    if let Some((spec, _)) = &self.seen
+                        && holder != spec.holder_identity
+                    {
+                        holder = spec.holder_identity.clone();
+                        info!(lease = %self.key, %holder, "waits: another process holds the Lease");
+                    }
+                    tokio::select! {
+                        () = self.changed.notified() => {}
+                        () = sleep_until(end) => {}
+                    }
+                }
+                // A version that is not in the Store yet would only be refused.
+                None if self.seen.is_none() && !self.leases.is_synced() && problem.is_empty() => {
+                    let unsynced = sleep(self.settings.retry_period);
+                    tokio::select! {
+                        () = self.changed.notified() => {}
+                        () = unsynced => problem = "the watch of Leases has not synced".to_owned(),
+                    }
+                }
+                None => match self.hold().await {
+                    Ok(true) => return,
+                    // Another one was faster: its record is in the Store now.
+                    Ok(false) => {}
+                    Err(error) => {
+                        let text = error.to_string();
+                        match text == problem {
+                            true => debug!(lease = %self.key, problem, "cannot take the Lease"),
+                            false => {
+                                warn!(lease = %self.key, problem = text, "cannot take the Lease; trying again")
+                            }
+                        }
+                        problem = text;
+                        sleep(self.settings.retry_period.mul_f64(1.0 + JITTER * self.random.f64())).await;
+                    }
+                },
+            }
+        }
+    }
+
+    /// Renews the Lease. Returns why this process holds it no longer.
+    async fn keep(&mut self) -> String {
+        let mut has_failed = false;
+        loop {
+            let end = *self.deadline.borrow();
+            let attempt = async {
+                let pause = sleep(self.settings.retry_period);
+                tokio::select! {
+                    () = pause => {}
+                    // At once, if somebody else changes the record.
+                    () = self.is_overwritten(), if !has_failed => {}
+                }
+                self.hold().await
+            };
+            let Some(end) = end else { return "it was given back".to_owned() };
+            match timeout_at(end, attempt).await {
+                Ok(Ok(true)) => has_failed = false,
+                Ok(Ok(false)) => {
+                    let holder = self.seen.as_ref().map(|(spec, _)| spec.holder_identity.clone());
+                    return format!("another process holds it: {}", holder.unwrap_or_default());
+                }
+                Ok(Err(error)) => {
+                    has_failed = true;
+                    warn!(lease = %self.key, %error, "cannot renew the Lease; trying again");
+                }
+                Err(_) => {
+                    let limit = self.settings.renew_deadline.as_secs_f64();
+                    return format!("it could not be renewed within {limit} s");
+                }
+            }
+        }
+    }
+
+    /// Waits until the record in the Store is not the one that this process wrote.
+    async fn is_overwritten(&self) {
+        loop {
+            self.changed.notified().await;
+            let lease = self.leases.get(&self.key);
+            if lease.as_ref().map(|lease| &lease.spec) != self.seen.as_ref().map(|(spec, _)| spec) {
+                return;
+            }
+        }
+    }
+
+    /// Takes in the record in the Store.
+    fn look(&mut self) {
+        self.lease = self.leases.get(&self.key);
+        // A Lease that was deleted still binds those who have seen it: its holder may not know yet.
+        let Some(lease) = &self.lease else { return };
+        if self.seen.as_ref().is_none_or(|(seen, _)| *seen != lease.spec) {
+            self.seen = Some((lease.spec.clone(), Instant::now()));
+        }
+    }
+
+    fn is_ours(&self) -> bool {
+        self.lease.as_ref().is_some_and(|lease| lease.spec.holder_identity == self.identity)
+    }
+
+    /// When the Lease of another process ends, as far as this one has seen. `None`: it is free, ours, or has ended.
+    fn others_until(&self) -> Option<Instant> {
+        let (spec, since) = self.seen.as_ref()?;
+        if spec.holder_identity.is_empty() || spec.holder_identity == self.identity {
+            return None;
+        }
+        let duration = spec.lease_duration_seconds.and_then(|secs| u64::try_from(secs).ok());
+        let duration = duration.map_or(self.settings.lease_duration, Duration::from_secs);
+        // No `Instant` is later than a time that is too far away: it is as good as never.
+        let end = since.checked_add(duration).unwrap_or(*since + Duration::from_secs(u32::MAX.into()));
+        (Instant::now() < end).then_some(end)
+    }
+
+    /// Takes or renews the Lease. `false`: another process holds it.
+    async fn hold(&mut self) -> Result<bool, Error> {
+        self.look();
+        // Somebody may have given the Lease to another process by hand.
+        if self.others_until().is_some() {
+            return Ok(false);
+        }
+        let sent = Instant::now();
+        // Half of the deadline, so that there is time for another attempt.
+        let limit = self.settings.renew_deadline / 2;
+        let written = timeout(limit, self.write()).await;
+        self.look();
+        match written {
+            Ok(Ok(())) => {
+                self.deadline.send_replace(Some(sent + self.settings.renew_deadline));
+                Ok(true)
+            }
+            // The present record is in the Store now: it is not ours, or a write of ours was carried out whose answer was lost.
+            Ok(Err(error)) if error.is_conflict() || error.is_already_exists() => match self.others_until() {
+                Some(_) => Ok(false),
+                None => Err(error),
+            },
+            Ok(Err(error)) => Err(error),
+            Err(_) => Err(Error::new(
+                "renew",
+                format!("leases/{}", self.key),
+                format!("no answer within {limit:?}"),
+            )),
+        }
+    }
+
+    async fn write(&self) -> Result<(), Error> {
+        let now = self.now();
+        let Some(lease) = &self.lease else {
+            let spec = LeaseSpec {
+                holder_identity: self.identity.clone(),
+                lease_duration_seconds: Some(self.seconds()),
+                acquire_time: now.clone(),
+                renew_time: now,
+                lease_transitions: Some(0),
+                ..LeaseSpec::default()
+            };
+            let Key { namespace, name } = self.key.clone();
+            let metadata = ObjectMeta { namespace, name, ..ObjectMeta::default() };
+            let created = self.cluster.create(&Lease { metadata, spec }).await;
+            if created.as_ref().is_err_and(Error::is_already_exists) {
+                self.cluster.get_live::<Lease>(&self.key).await?;
+            }
+            return created.map(drop);
+        };
+        let mut spec = json!({
+            "holderIdentity": self.identity, "leaseDurationSeconds": self.seconds(), "renewTime": now,
+        });
+        if lease.spec.holder_identity != self.identity {
+            spec["acquireTime"] = spec["renewTime"].clone();
+            spec["leaseTransitions"] = lease.spec.lease_transitions.unwrap_or(0).saturating_add(1).into();
+        }
+        self.replace(lease, spec).await
+    }
+
+    async fn release(&mut self) -> Result<(), Error> {
+        let mut is_repeated = false;
+        loop {
+            self.look();
+            let Some(lease) = self.lease.as_ref().filter(|_| self.is_ours()) else { return Ok(()) };
+            // The API server refuses a duration of 0.
+            let spec = json!({"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": self.now()});
+            match self.replace(lease, spec).await {
+                // A renewal was under way. The present version is in the Store now.
+                Err(error) if error.is_conflict() && !is_repeated => is_repeated = true,
+                answer => return answer,
+            }
+        }
+    }
+
+    /// Changes the record, if `lease` is still the present version. Otherwise the present one comes into the Store.
+    async fn replace(&self, lease: &Lease, spec: serde_json::Value) -> Result<(), Error> {
+        let version = &lease.metadata.resource_version;
+        let patch = Patch::Merge(json!({"metadata": {"resourceVersion": version}, "spec": spec}));
+        let answer = self.cluster.patch_part::<Lease>(&self.key, Part::Object, &patch).await;
+        if answer.as_ref().is_err_and(Error::is_not_found) {
+            self.cluster.forget::<Lease>(&lease.metadata);
+        }
+        answer.map(drop)
+    }
+
+    fn seconds(&self) -> i32 {
+        self.settings.lease_duration.as_secs().try_into().unwrap_or(i32::MAX)
+    }
+
+    /// A `MicroTime`.
+    fn now(&self) -> SmolStr {
+        let now: SystemTime = self.cluster.now();
+        humantime::format_rfc3339_micros(now).to_string().into()
+    }
+}

@@ -1,0 +1,213 @@
+use std::{
+    io,
+    pin::Pin,
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use listwatch_apiserver::ApiServer;
+use tokio::task::JoinHandle;
+
+use super::*;
+use crate::{
+    client::{Client, Config, InProcess, InProcessAnswer},
+    testing::TestServer,
+    watch::Lists,
+};
+
+const CONTROLLER: &str = "example.com/web-operator";
+const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases/web-operator.example.com";
+
+/// A connection that can be lost: then requests have no answer.
+struct Losable {
+    server: Arc<ApiServer>,
+    is_lost: AtomicBool,
+}
+
+impl InProcess for Losable {
+    fn answer(
+        &self,
+        request: ::http::Request<Bytes>,
+    ) -> Pin<Box<dyn Future<Output = io::Result<InProcessAnswer>> + Send + '_>> {
+        Box::pin(async move {
+            if self.is_lost.load(Ordering::Relaxed) {
+                std::future::pending::<()>().await;
+            }
+            let answer = self.server.answer(request.map(Full::new)).await.map_err(io::Error::other)?;
+            Ok(answer.map(|body| body.map_err(Into::into).boxed_unsync()))
+        })
+    }
+
+    fn now(&self) -> SystemTime {
+        self.server.now()
+    }
+}
+
+/// A process that competes, until it is dropped, or asked to stop.
+struct Competitor {
+    leadership: Leadership,
+    link: Arc<Losable>,
+    stop: Arc<Notify>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Competitor {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+fn process(server: &TestServer, name: &str, settings: &LeaderElection) -> Competitor {
+    let link = Arc::new(Losable { server: Arc::clone(&server.server), is_lost: AtomicBool::new(false) });
+    let in_process: Arc<dyn InProcess> = Arc::clone(&link) as _;
+    let client = Client::new(Config::in_process(in_process, server.server.token()).expect("a config"));
+    let cluster = Cluster::new(client.expect("a client"), Lists::Paged);
+    let (elector, leadership) = Elector::new(&cluster, settings, CONTROLLER, name);
+    let stop = Arc::new(Notify::new());
+    let stopped = Arc::clone(&stop);
+    let task = tokio::spawn(elector.during(async move { stopped.notified().await }));
+    Competitor { leadership, link, stop, task }
+}
+
+/// `a` leads, `b` waits, and some time has passed.
+async fn leader_and_standby(settings_of_b: &LeaderElection) -> (TestServer, Competitor, Competitor) {
+    let server = TestServer::start(&[]).await;
+    let a = process(&server, "a", &LeaderElection::default());
+    a.leadership.changes(false).await;
+    let b = process(&server, "b", settings_of_b);
+    sleep(Duration::from_secs(100)).await;
+    assert!(a.leadership.is_held() && !b.leadership.is_held());
+    (server, a, b)
+}
+
+async fn spec(server: &TestServer) -> serde_json::Value {
+    let lease = server.client.send(crate::client::Request::get(LEASE)).await.expect("a Lease");
+    serde_json::from_slice::<serde_json::Value>(&lease.body).expect("JSON")["spec"].take()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_is_given_back_is_taken_at_once() {
+    let (server, a, b) = leader_and_standby(&LeaderElection::default()).await;
+    let before = spec(&server).await;
+    assert!(before["holderIdentity"].as_str().is_some_and(|holder| holder.starts_with("a_")), "{before}");
+    assert_eq!((&before["leaseDurationSeconds"], &before["leaseTransitions"]), (&15.into(), &0.into()));
+    let stopped = Instant::now();
+    a.stop.notify_one();
+    b.leadership.changes(false).await;
+    assert!(!a.leadership.is_held());
+    assert!(stopped.elapsed() < Duration::from_secs(1), "{:?}", stopped.elapsed());
+    let after = spec(&server).await;
+    assert!(after["holderIdentity"].as_str().is_some_and(|holder| holder.starts_with("b_")), "{after}");
+    assert_eq!(after["leaseTransitions"], 1);
+    assert_ne!(before["acquireTime"], after["acquireTime"]);
+}
+
+/// The other process waits as long as the Lease says, not as long as it would hold it itself.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_is_not_renewed_is_taken_when_it_has_ended() {
+    let secs = Duration::from_secs;
+    let longer =
+        LeaderElection { lease_duration: secs(60), renew_deadline: secs(40), ..LeaderElection::default() };
+    for settings in [LeaderElection::default(), longer] {
+        let (_server, a, b) = leader_and_standby(&settings).await;
+        let killed = Instant::now();
+        drop(a);
+        b.leadership.changes(false).await;
+        assert!((13..16).contains(&killed.elapsed().as_secs()), "{:?}", killed.elapsed());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_without_a_connection_stops_before_another_one_begins() {
+    let (_server, a, b) = leader_and_standby(&LeaderElection::default()).await;
+    a.link.is_lost.store(true, Ordering::Relaxed);
+    let lost = Instant::now();
+    let ended = async {
+        a.leadership.changes(true).await;
+        lost.elapsed().as_secs_f64()
+    };
+    let begun = async {
+        b.leadership.changes(false).await;
+        lost.elapsed().as_secs_f64()
+    };
+    let (ended, begun) = tokio::join!(ended, begun);
+    assert!((8.0..=10.0).contains(&ended) && (13.0..16.0).contains(&begun), "{ended} {begun}");
+    // A standby again, which waits for its turn.
+    a.link.is_lost.store(false, Ordering::Relaxed);
+    sleep(Duration::from_secs(200)).await;
+    assert!(!a.leadership.is_held() && b.leadership.is_held());
+    b.stop.notify_one();
+    a.leadership.changes(false).await;
+}
+
+/// Its holder may not know yet that the Lease is gone, and renews it only after a while.
+#[tokio::test(start_paused = true)]
+async fn a_deleted_lease_stays_with_its_holder() {
+    let (server, a, b) = leader_and_standby(&LeaderElection::default()).await;
+    let delete =
+        crate::client::Request::get(LEASE).sends(::http::Method::DELETE, "application/json", Vec::new());
+    server.client.send(delete).await.expect("deleted");
+    for _ in 0..100 {
+        sleep(Duration::from_millis(100)).await;
+        assert!(a.leadership.is_held() && !b.leadership.is_held());
+    }
+    assert!(spec(&server).await["holderIdentity"].as_str().is_some_and(|holder| holder.starts_with("a_")));
+}
+
+/// The holder took it back, although the other one wrote already.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_is_given_away_by_hand_is_left_to_its_new_holder() {
+    let (server, a, b) = leader_and_standby(&LeaderElection::default()).await;
+    let patch = br#"{"spec":{"holderIdentity":""}}"#.to_vec();
+    let patch = crate::client::Request::get(LEASE).sends(
+        ::http::Method::PATCH,
+        "application/merge-patch+json",
+        patch,
+    );
+    server.client.send(patch).await.expect("patched");
+    b.leadership.changes(false).await;
+    a.leadership.changes(true).await;
+    sleep(Duration::from_secs(100)).await;
+    assert!(!a.leadership.is_held() && b.leadership.is_held());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_of_a_former_leader_is_not_sent() {
+    let (server, a, _b) = leader_and_standby(&LeaderElection::default()).await;
+    let client = server.client.led_by(a.leadership.clone());
+    let write = async |name: &str| {
+        let body = format!(r#"{{"metadata":{{"name":"{name}"}}}}"#).into_bytes();
+        let post = crate::client::Request::get("/api/v1/namespaces/default/configmaps");
+        client.send(post.sends(::http::Method::POST, "application/json", body)).await
+    };
+    write("before").await.expect("it leads");
+    a.stop.notify_one();
+    a.leadership.changes(true).await;
+    let error = write("after").await.err().map(|error| error.to_string()).unwrap_or_default();
+    assert!(error.ends_with("this process does not lead (any more)"), "{error}");
+    let read = crate::client::Request::get("/api/v1/namespaces/default/configmaps");
+    let list = client.send(read).await.expect("reads need no Lease");
+    let list = String::from_utf8_lossy(&list.body).into_owned();
+    assert!(list.contains("before") && !list.contains("after"));
+}
+
+#[test]
+fn times_must_leave_a_holder_enough_to_stop_in() {
+    let settings = |lease: f64, deadline: f64, retry: f64| {
+        let [lease_duration, renew_deadline, retry_period] =
+            [lease, deadline, retry].map(Duration::from_secs_f64);
+        LeaderElection { lease_duration, renew_deadline, retry_period, ..LeaderElection::default() }.check()
+    };
+    assert_eq!(settings(15.0, 10.0, 2.0), Ok(()));
+    for (lease, deadline, retry, expected) in [
+        (10.5, 8.0, 2.0, "whole seconds"),
+        (0.0, 8.0, 2.0, "whole seconds"),
+        (10.0, 10.0, 2.0, "is not shorter than the lease duration"),
+        (15.0, 10.0, 9.0, "is not between zero and the renew deadline"),
+        (15.0, 10.0, 0.0, "is not between zero and the renew deadline"),
+    ] {
+        let problem = settings(lease, deadline, retry).expect_err("invalid");
+        assert!(problem.contains(expected), "{problem}");
+    }
+}
