@@ -48,13 +48,14 @@ impl Annotations {
     }
 }
 
+/// A `=` in a key becomes `\u{fffd}`. So the API server refuses the annotation, as it would have done.
 impl<'a> FromIterator<(&'a str, &'a str)> for Annotations {
     fn from_iter<I: IntoIterator<Item = (&'a str, &'a str)>>(annotations: I) -> Annotations {
         let mut kept: SmallVec<[_; 8]> = annotations.into_iter().collect();
         kept.sort_unstable();
         let text = |(key, value): (&str, &str)| match key {
             LAST_APPLIED => format!("{key}=0:"),
-            key => format!("{key}={}:{value}", value.len()),
+            key => format!("{}={}:{value}", key.replace('=', "\u{fffd}"), value.len()),
         };
         Annotations(kept.into_iter().map(text).collect())
     }
@@ -158,6 +159,13 @@ mod tests {
         assert_eq!(annotations.get("c"), None);
         assert_eq!(serde_json::to_string(&annotations).expect("JSON"), json);
         assert_eq!(annotations, annotations.iter().collect());
+    }
+
+    /// It hid all annotations after it.
+    #[test]
+    fn an_equals_sign_in_a_key_makes_an_invalid_key() {
+        let annotations: Annotations = [("a=b", "x"), ("c", "y")].into_iter().collect();
+        assert_eq!(annotations.iter().collect::<Vec<_>>(), [("a\u{fffd}b", "x"), ("c", "y")]);
     }
 
     #[test]

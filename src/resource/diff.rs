@@ -171,8 +171,9 @@ impl Comparison {
         }
         match (rules.here(), live, desired) {
             (Some(Merge::NotOurs), _, _) => {}
-            (Some(Merge::Quantity), live, desired)
-                if nanos(live).is_some_and(|n| nanos(desired) == Some(n)) => {}
+            // A default may be a quantity, too: a `divisor`.
+            (Some(Merge::Quantity | Merge::Defaulted), live, desired)
+                if thousandths(live).is_some_and(|n| thousandths(desired) == Some(n)) => {}
             (Some(Merge::SharedBy(keys)), Value::Array(live), Value::Array(desired)) => {
                 self.set_items(rules, live, desired, keys);
             }
@@ -275,6 +276,12 @@ impl Comparison {
     }
 }
 
+/// A quantity, rounded up to thousandths as the API server does. `None`: not a quantity.
+fn thousandths(quantity: &Value) -> Option<i128> {
+    let nanos = nanos(quantity)?;
+    Some(nanos.div_euclid(1_000_000) + i128::from(nanos.rem_euclid(1_000_000) > 0))
+}
+
 /// A quantity, in billionths: the smallest unit is `n`. `None`: not a quantity.
 fn nanos(quantity: &Value) -> Option<i128> {
     const DECIMAL: [&str; 10] = ["n", "u", "m", "", "k", "M", "G", "T", "P", "E"];
@@ -284,8 +291,11 @@ fn nanos(quantity: &Value) -> Option<i128> {
     let power = |base: i128, units: &[&str]| {
         base.checked_pow(u32::try_from(units.iter().position(|one| *one == unit)?).ok()?)
     };
-    let exponent =
-        || 10_i128.checked_pow(unit.strip_prefix(['e', 'E'])?.parse().ok()?)?.checked_mul(1_000_000_000);
+    let exponent = || {
+        let exponent = unit.strip_prefix(['e', 'E'])?.parse::<i32>().ok()?;
+        let power = 10_i128.checked_pow(exponent.unsigned_abs())?;
+        if exponent < 0 { 1_000_000_000_i128.checked_div(power) } else { power.checked_mul(1_000_000_000) }
+    };
     let factor = power(1000, &DECIMAL);
     let factor = factor.or_else(|| power(1024, &BINARY)?.checked_mul(1_000_000_000)).or_else(exponent)?;
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
@@ -482,6 +492,8 @@ mod tests {
             (json!("1"), json!(1)),
             (json!("2k"), json!("2e3")),
             (json!("1"), json!("1.0")),
+            (json!("334m"), json!("0.3333")),
+            (json!("10m"), json!("1e-2")),
         ] {
             check(cpu(live), cpu(desired), json!([]));
         }

@@ -156,8 +156,8 @@ parts! {
         topology_key: SmolStr,
         /// `DoNotSchedule` or `ScheduleAnyway`.
         when_unsatisfiable: SmolStr,
-        /// The Pods that count.
-        label_selector: LabelSelector,
+        /// The Pods that count. An empty selector means all, none means none.
+        label_selector: Option<LabelSelector>,
     }
 }
 
