@@ -76,6 +76,16 @@ fn is_ready(database: &Value) -> bool {
     condition(database, "Ready").is_some_and(|ready| ready["reason"] == "AllInstancesReady")
 }
 
+/// Waits until the Database `db` is stalled for this reason, with these words in the message.
+async fn until_stalled(fixture: &Fixture, reason: &str, words: &str) {
+    let is_stalled = |database: &Value| {
+        condition(database, "Stalled").is_some_and(|stalled| {
+            stalled["reason"] == reason && stalled["message"].as_str().unwrap().contains(words)
+        })
+    };
+    fixture.until("databases/db", is_stalled).await;
+}
+
 /// The claim that the StatefulSet controller would create.
 async fn create_claim(fixture: &Fixture, name: &str) {
     let labels = json!({
@@ -149,10 +159,7 @@ async fn a_backup_gets_a_cron_job_and_a_claim_that_stays() {
         fixture.get("persistentvolumeclaims/db-backups").await;
         let backup = json!({"backup": {"schedule": "every night"}});
         fixture.patch("databases/db", json!({ "spec": backup })).await;
-        let is_refused = |database: &Value| {
-            condition(database, "Stalled").is_some_and(|stalled| stalled["reason"] == "InvalidSpec")
-        };
-        fixture.until("databases/db", is_refused).await;
+        until_stalled(fixture, "InvalidSpec", "").await;
     })
     .await;
 }
@@ -191,12 +198,7 @@ async fn the_time_zone_of_the_backups_is_that_of_the_spec_or_else_that_of_a_user
         wrote(fixture, &["PATCH cronjobs/db-backup 200", STATUS]).await;
         assert_eq!(zone().await, Value::Null);
         set(json!("no zone")).await;
-        let refused = |database: &Value| {
-            condition(database, "Stalled").is_some_and(|stalled| {
-                stalled["reason"] == "InvalidSpec" && stalled["message"].as_str().unwrap().contains("no zone")
-            })
-        };
-        fixture.until("databases/db", refused).await;
+        until_stalled(fixture, "InvalidSpec", "no zone").await;
     })
     .await;
 }
@@ -216,13 +218,7 @@ async fn a_restore_gets_the_toleration_that_it_lacked_and_a_wrong_label_is_a_con
         assert_ne!(job["metadata"]["uid"], uid);
 
         fixture.patch("databases/db", json!({"spec": {"podLabels": {"team": "not a value"}}})).await;
-        let refused = |database: &Value| {
-            condition(database, "Stalled").is_some_and(|stalled| {
-                stalled["reason"] == "InvalidSpec"
-                    && stalled["message"].as_str().unwrap().contains("not a value")
-            })
-        };
-        fixture.until("databases/db", refused).await;
+        until_stalled(fixture, "InvalidSpec", "not a value").await;
     })
     .await;
 }
@@ -1050,13 +1046,8 @@ async fn while_a_secret_cannot_get_an_owner_no_claim_has_one() {
         wrote(fixture, &["DELETE cronjobs/db-backup 200", STATUS]).await;
         fixture.may_be_forbidden.set(true);
         allow_patches_of_secrets(fixture, false).await;
-        let is_reported = |database: &Value| {
-            condition(database, "Stalled").is_some_and(|stalled| {
-                stalled["reason"] == "Forbidden" && stalled["message"].as_str().unwrap().contains("patch secrets/")
-            })
-        };
         fixture.delete("databases/db").await;
-        fixture.until("databases/db", is_reported).await;
+        until_stalled(fixture, "Forbidden", "patch secrets/").await;
         assert_eq!(owners(fixture).await, NOT_OWNED);
         drop(running);
 
