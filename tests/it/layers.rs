@@ -200,7 +200,6 @@ const CIRCLES: [(&str, &[&str]); 2] = [
         &[
             "controllers/kubelet controllers/volume",
             "http/handlers http/options http/response http/router http/server http/websocket",
-            "kinds/defaults kinds/events kinds/jobs kinds/validation",
             "verbs/delete verbs/write",
         ],
     ),

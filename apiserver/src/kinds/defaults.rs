@@ -10,7 +10,6 @@ use crate::{
     kinds::{
         cluster_ip,
         field_checks::{each, text},
-        jobs::POD_LABELS,
         pods::is_gated,
     },
     schema::quantity::quantity,
@@ -119,6 +118,14 @@ fn protect(claim: &mut Value) {
         claim["metadata"]["finalizers"] = finalizers.into();
     }
 }
+
+/// The labels of a Job's Pods: their keys, and the field of the Job's metadata. The first two are the older form.
+pub(crate) const POD_LABELS: [(&str, &str); 4] = [
+    ("controller-uid", "uid"),
+    ("job-name", "name"),
+    ("batch.kubernetes.io/controller-uid", "uid"),
+    ("batch.kubernetes.io/job-name", "name"),
+];
 
 /// Selects the Pods of a Job by the uid of the Job, unless the Job has a selector of its own.
 fn generate_selector(job: &mut Value) {

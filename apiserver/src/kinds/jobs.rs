@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use crate::{
     kinds::{
+        defaults::POD_LABELS,
         field_checks::{IMMUTABLE, each, not_negative, not_one_of, text},
         schedule::Schedule,
         validation::{pod_template, selector},
@@ -13,14 +14,6 @@ use crate::{
     selector::Labels,
     status::Cause,
 };
-
-/// The labels of a Job's Pods: their keys, and the field of the Job's metadata. The first two are the older form.
-pub(crate) const POD_LABELS: [(&str, &str); 4] = [
-    ("controller-uid", "uid"),
-    ("job-name", "name"),
-    ("batch.kubernetes.io/controller-uid", "uid"),
-    ("batch.kubernetes.io/job-name", "name"),
-];
 
 /// Longest name of a CronJob: its Jobs have eleven more characters.
 const CRON_JOB_NAME_MAX: usize = 52;
