@@ -314,6 +314,11 @@ fn uid(object: &Value) -> &str {
     object["metadata"]["uid"].as_str().unwrap_or_default()
 }
 
+/// How a Pod or a claim fails, by its annotation `listwatch/simulate`.
+fn simulation(object: &Value) -> &str {
+    object["metadata"]["annotations"]["listwatch/simulate"].as_str().unwrap_or_default()
+}
+
 fn owners(object: &Value) -> impl Iterator<Item = &Value> {
     object["metadata"]["ownerReferences"].as_array().into_iter().flatten()
 }

@@ -198,7 +198,6 @@ const CIRCLES: [(&str, &[&str]); 2] = [
     (
         "apiserver/src",
         &[
-            "controllers/kubelet controllers/volume",
             "http/handlers http/options http/response http/router http/server http/websocket",
             "verbs/delete verbs/write",
         ],

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::{Controllers, change, delete, make, owners, record, record_warning, uid, volume};
+use super::{Controllers, change, delete, make, owners, record, record_warning, simulation, uid, volume};
 use crate::{
     discovery::GIT_VERSION,
     kinds::Part,
@@ -24,9 +24,6 @@ use crate::{
 pub(crate) const HEARTBEAT: Duration = Duration::from_secs(10);
 
 const NODE: &str = "node-1";
-
-/// The annotation that makes a Pod fail: `crash` or `unready`.
-pub(super) const SIMULATE: &str = "listwatch/simulate";
 
 /// Images with this in their name do not exist.
 const MISSING_IMAGE: &str = "does-not-exist";
@@ -153,10 +150,6 @@ fn unschedulable(storage: &mut Storage, place: &Place, pod: &Value, why: &str) {
         set_condition(pod, "PodScheduled", "False", "Unschedulable", &message, &now);
     });
     record_warning(storage, pod, "default-scheduler", "FailedScheduling", &message);
-}
-
-fn simulation(pod: &Value) -> &str {
-    pod["metadata"]["annotations"][SIMULATE].as_str().unwrap_or_default()
 }
 
 /// The exit code of the containers of a Pod that ends. The Pod of a Job succeeds, unless it crashes. A crash ends any Pod

@@ -5,7 +5,7 @@
 
 use serde_json::Value;
 
-use super::{change, kubelet::SIMULATE, record, rollout::name, uid};
+use super::{change, record, rollout::name, simulation, uid};
 use crate::{
     kinds::{Part, defaults::CLAIM_FINALIZER},
     storage::{Place, Storage},
@@ -24,7 +24,7 @@ pub(crate) fn claim(storage: &mut Storage, place: &Place, claim: &Value) {
         }
         return;
     }
-    if claim["metadata"]["annotations"][SIMULATE] == "pending" && claim["status"]["phase"] == "Pending" {
+    if simulation(claim) == "pending" && claim["status"]["phase"] == "Pending" {
         return;
     }
     if claim["spec"]["volumeName"].is_null() {
