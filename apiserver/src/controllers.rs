@@ -25,14 +25,16 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::{
-    kinds::Kind,
-    kinds::Part,
-    kinds::conditions::set_condition,
+    kinds::{
+        Kind, Part,
+        conditions::set_condition,
+        metadata::{finalizers, is_terminating},
+    },
     state::Server,
     storage::{Change, Place, Storage},
     verbs::{
         delete::{Deletion, Propagation},
-        write::{self, WriteOptions, is_terminating},
+        write::{self, WriteOptions},
     },
 };
 
@@ -255,7 +257,7 @@ fn remaining(left: &[(&Place, Arc<Value>)]) -> [(&'static str, &'static str, &'s
         // In the message: `configmaps.` for the core group, but `deployments.apps`.
         let dot = if place.collection.contains('.') { "" } else { "." };
         *resources.entry(format!("{}{dot}", place.collection)).or_default() += 1;
-        for finalizer in write::finalizers(object) {
+        for finalizer in finalizers(object) {
             *held.entry(finalizer.to_owned()).or_default() += 1;
         }
     }

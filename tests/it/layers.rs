@@ -195,13 +195,7 @@ const CIRCLES: [(&str, &[&str]); 2] = [
             "operators/database/data operators/database/desired operators/database/scripts",
         ],
     ),
-    (
-        "apiserver/src",
-        &[
-            "http/handlers http/options http/response http/router http/server http/websocket",
-            "verbs/delete verbs/write",
-        ],
-    ),
+    ("apiserver/src", &["http/handlers http/options http/response http/router http/server http/websocket"]),
 ];
 
 #[test]

@@ -11,10 +11,9 @@ use super::{
     rollout::{count, is_ready, share},
 };
 use crate::{
-    kinds::Part,
+    kinds::{Part, metadata::is_terminating},
     selector::Labels,
     storage::{Place, Storage},
-    verbs::write::is_terminating,
 };
 
 const BUDGETS: &str = "poddisruptionbudgets.policy";

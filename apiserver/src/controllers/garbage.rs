@@ -6,12 +6,12 @@ use serde_json::Value;
 
 use super::{change, delete, owner_place, owners, release, uid};
 use crate::{
-    kinds::Part,
-    storage::{Place, Storage},
-    verbs::{
-        delete::{Deletion, Propagation},
-        write::{finalizers, is_terminating},
+    kinds::{
+        Part,
+        metadata::{finalizers, is_terminating},
     },
+    storage::{Place, Storage},
+    verbs::delete::{Deletion, Propagation},
 };
 
 /// The state of an owner.

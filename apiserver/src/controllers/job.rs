@@ -16,12 +16,13 @@ use super::{
     uid,
 };
 use crate::{
-    kinds::{Part, schedule::Schedule},
-    storage::{Place, Storage},
-    verbs::{
-        delete::{Deletion, Propagation},
-        write::{finalizers, is_terminating},
+    kinds::{
+        Part,
+        metadata::{finalizers, is_terminating},
+        schedule::Schedule,
     },
+    storage::{Place, Storage},
+    verbs::delete::{Deletion, Propagation},
 };
 
 /// Holds a Pod until its Job has counted it.

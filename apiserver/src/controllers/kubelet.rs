@@ -12,11 +12,9 @@ use tokio::time::Instant;
 use super::{Controllers, change, delete, make, owners, record, record_warning, simulation, uid, volume};
 use crate::{
     discovery::GIT_VERSION,
-    kinds::Part,
-    kinds::conditions::set_condition,
-    kinds::pods::is_gated,
+    kinds::{Part, conditions::set_condition, metadata::is_terminating, pods::is_gated},
     storage::{Place, Storage},
-    verbs::{delete::Deletion, write::is_terminating},
+    verbs::delete::Deletion,
 };
 
 /// How often the kubelet renews its Lease: `nodeLeaseDurationSeconds` / 4. In an idle cluster, these writes raise the

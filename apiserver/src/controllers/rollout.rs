@@ -11,13 +11,12 @@ use super::{Controllers, change, delete, make, owners, record, record_warning, r
 use crate::{
     apply::managed_fields::LAST_APPLIED,
     clock::Clock,
-    kinds::Part,
-    kinds::conditions,
+    kinds::{Part, conditions, metadata::is_terminating},
     selector::Labels,
     storage::{Place, Storage},
     verbs::{
         delete::Deletion,
-        write::{LETTERS, is_terminating, random_letters},
+        write::{LETTERS, random_letters},
     },
 };
 

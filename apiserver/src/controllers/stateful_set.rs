@@ -22,9 +22,9 @@ use super::{
 };
 use crate::{
     json::json,
-    kinds::Part,
+    kinds::{Part, metadata::is_terminating},
     storage::{Place, Storage},
-    verbs::{delete::Deletion, write::is_terminating},
+    verbs::delete::Deletion,
 };
 
 const REVISIONS: &str = "controllerrevisions.apps";

@@ -7,9 +7,8 @@ use serde_json::Value;
 
 use super::{change, record, rollout::name, simulation, uid};
 use crate::{
-    kinds::{Part, defaults::CLAIM_FINALIZER},
+    kinds::{Part, defaults::CLAIM_FINALIZER, metadata::is_terminating},
     storage::{Place, Storage},
-    verbs::write::is_terminating,
 };
 
 /// Reconciles a claim: binds it, expands it, or lets it go.

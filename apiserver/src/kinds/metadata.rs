@@ -1,4 +1,5 @@
-//! Validation of ObjectMeta for all kinds: names, labels, annotations, finalizers, owner references.
+//! The ObjectMeta of all kinds: its validation (names, labels, annotations, finalizers, owner references), and whether an object is
+//! being deleted.
 //!
 //! The rules and messages are those of apimachinery/pkg/api/validation and pkg/util/validation.
 
@@ -37,8 +38,7 @@ pub(crate) fn errors(kind: &Kind, object: &Value) -> Vec<Cause> {
     all.extend(labels_errors("metadata.labels", &metadata["labels"]));
     all.extend(annotations_errors(&metadata["annotations"]));
     all.extend(owners_errors(&metadata["ownerReferences"]));
-    let finalizers = each(&metadata["finalizers"]).filter_map(Value::as_str);
-    for (index, name) in finalizers.enumerate() {
+    for (index, name) in finalizers(object).into_iter().enumerate() {
         all.extend(causes("metadata.finalizers", name, qualified_name_errors(name)));
         if kind.has_qualified_finalizers() && !name.contains('/') && !STANDARD_FINALIZERS.contains(&name) {
             let text = "name is neither a standard finalizer name nor is it fully qualified";
@@ -50,8 +50,8 @@ pub(crate) fn errors(kind: &Kind, object: &Value) -> Vec<Cause> {
 
 /// Warnings about valid objects, sent as Warning headers.
 pub(crate) fn warnings(kind: &Kind, object: &Value) -> Vec<String> {
-    let finalizers = each(&object["metadata"]["finalizers"]).filter_map(Value::as_str);
-    let plain = finalizers
+    let plain = finalizers(object)
+        .into_iter()
         .filter(|name| kind.is_custom() && !name.contains('/') && !STANDARD_FINALIZERS.contains(name));
     let text =
         "prefer a domain-qualified finalizer name to avoid accidental conflicts with other finalizer writers";
@@ -77,6 +77,23 @@ pub(crate) fn name_warning(kind: &Kind, object: &Value) -> Option<String> {
             is recommended: [{errors}]"
         )
     })
+}
+
+/// Whether an object is being deleted.
+pub(crate) fn is_terminating(object: &Value) -> bool {
+    !object["metadata"]["deletionTimestamp"].is_null()
+}
+
+pub(crate) fn finalizers(object: &Value) -> Vec<&str> {
+    object["metadata"]["finalizers"].as_array().into_iter().flatten().filter_map(Value::as_str).collect()
+}
+
+/// Whether a terminating object can be removed: it has no finalizer and no grace period left.
+pub(crate) fn holds_nothing(kind: &Kind, object: &Value) -> bool {
+    let spec_finalizers = kind.built_in() == "Namespace"
+        && object["spec"]["finalizers"].as_array().is_some_and(|finalizers| !finalizers.is_empty());
+    let grace = object["metadata"]["deletionGracePeriodSeconds"].as_u64().unwrap_or(0);
+    finalizers(object).is_empty() && !spec_finalizers && grace == 0
 }
 
 fn annotations_errors(annotations: &Value) -> Vec<Cause> {

@@ -11,11 +11,16 @@ use std::{sync::Arc, time::Duration};
 use serde_json::Value;
 
 use crate::{
-    kinds::Kind,
+    kinds::{
+        Kind,
+        metadata::{finalizers, holds_nothing, is_terminating},
+    },
     status::StatusError,
     storage::{Place, Storage},
-    verbs::served_kinds,
-    verbs::write::{finalizers, holds_nothing, is_terminating, remove, store},
+    verbs::{
+        served_kinds,
+        store::{CRD_FINALIZER, finish_crd, remove, store},
+    },
 };
 
 /// `propagationPolicy`: how the dependents are deleted.
@@ -166,9 +171,6 @@ pub(crate) fn grace_secs(value: &Value) -> Option<u64> {
     value.as_i64().map(|secs| u64::try_from(secs).unwrap_or(1))
 }
 
-/// Holds a CRD until its last custom resource is gone.
-const CRD_FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
-
 fn check_preconditions(
     kind: &Kind,
     name: &str,
@@ -203,23 +205,4 @@ fn delete_instances(storage: &mut Storage, kind: &Kind, place: &Place, crd: &Val
         }
     }
     finish_crd(storage, place.name());
-}
-
-/// Removes the finalizer of a terminating CRD when its last custom resource is gone. Its own finalizers still hold it.
-pub(crate) fn finish_crd(storage: &mut Storage, name: &str) {
-    let kind = storage.kinds.built_in("apiextensions.k8s.io", "customresourcedefinitions");
-    let place = Place::new(kind.stored_in(), None, name);
-    let Some(crd) = storage.get(&place).cloned() else { return };
-    let mut list = finalizers(&crd);
-    if !is_terminating(&crd) || !storage.places(name).is_empty() || !list.contains(&CRD_FINALIZER) {
-        return;
-    }
-    list.retain(|one| *one != CRD_FINALIZER);
-    if list.is_empty() {
-        return remove(storage, &kind, &place);
-    }
-    let mut held = (*crd).clone();
-    held["metadata"]["finalizers"] = list.into();
-    served_kinds::mark_deleted(&mut held, &storage.clock.time());
-    store(storage, &kind, &place, held);
 }

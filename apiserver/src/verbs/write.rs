@@ -11,11 +11,14 @@ use serde_json::{Value, json};
 
 use crate::{
     apply::managed_fields::{self, Force, Manager},
-    kinds::{Kind, Part, Source, cluster_ip, defaults, metadata},
+    kinds::{
+        Kind, Part, Source, cluster_ip, defaults,
+        metadata::{self, finalizers, holds_nothing, is_terminating},
+    },
     schema::{Nulls, openapi, prune_object},
     status::{Cause, StatusError},
     storage::{Place, Storage},
-    verbs::{delete, served_kinds},
+    verbs::store::{remove, store, to_storage},
 };
 
 /// The options of a write.
@@ -565,16 +568,6 @@ fn finish(
     Ok(())
 }
 
-fn to_storage(kind: &Kind, object: &mut Value) {
-    if let Source::Custom(custom) = &kind.source {
-        custom.to_storage(object);
-    }
-}
-
-pub(crate) fn finalizers(object: &Value) -> Vec<&str> {
-    object["metadata"]["finalizers"].as_array().into_iter().flatten().filter_map(Value::as_str).collect()
-}
-
 /// A terminating object cannot get new finalizers.
 fn new_finalizers(before: &Value, after: &Value) -> Option<Cause> {
     if !is_terminating(before) {
@@ -601,37 +594,4 @@ fn differs_beyond_metadata(kind: &Kind, before: &Value, after: &Value) -> bool {
     // The Deployment controller reads annotations, so changes to them count.
     let annotations = |object: &Value| object["metadata"]["annotations"].clone();
     expected != *after || (kind.built_in() == "Deployment" && annotations(before) != annotations(after))
-}
-
-pub(crate) fn is_terminating(object: &Value) -> bool {
-    !object["metadata"]["deletionTimestamp"].is_null()
-}
-
-/// Whether a terminating object can be removed: it has no finalizer and no grace period left.
-pub(crate) fn holds_nothing(kind: &Kind, object: &Value) -> bool {
-    let spec_finalizers = kind.built_in() == "Namespace"
-        && object["spec"]["finalizers"].as_array().is_some_and(|finalizers| !finalizers.is_empty());
-    let grace = object["metadata"]["deletionGracePeriodSeconds"].as_u64().unwrap_or(0);
-    finalizers(object).is_empty() && !spec_finalizers && grace == 0
-}
-
-pub(crate) fn store(storage: &mut Storage, kind: &Kind, place: &Place, mut object: Value) -> Arc<Value> {
-    to_storage(kind, &mut object);
-    let before = storage.get(place).cloned();
-    let stored = storage.put(place, object);
-    if kind.built_in() == "CustomResourceDefinition" {
-        served_kinds::written(storage, place, before.as_deref());
-    }
-    stored
-}
-
-pub(crate) fn remove(storage: &mut Storage, kind: &Kind, place: &Place) {
-    let before = storage.get(place).cloned();
-    storage.remove(place);
-    if kind.built_in() == "CustomResourceDefinition" {
-        served_kinds::written(storage, place, before.as_deref());
-    }
-    if let Source::Custom(custom) = &kind.source {
-        delete::finish_crd(storage, &custom.definition);
-    }
 }
