@@ -2,7 +2,12 @@
 
 pub(crate) mod server;
 pub(crate) mod router;
+pub(crate) mod target;
 pub(crate) mod handlers;
 pub(crate) mod options;
 pub(crate) mod response;
 pub(crate) mod websocket;
+
+/// The target of the log lines about requests: one for each answer, and one for the end of each watch. Their level is
+/// debug.
+pub const LOG_TARGET: &str = "listwatch_apiserver::requests";

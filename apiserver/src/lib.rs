@@ -93,7 +93,7 @@ use tokio::net::TcpListener;
 pub use crate::{
     authorization::Rule,
     faults::{Cut, Fault, Planned, help as fault_help},
-    http::server::LOG_TARGET,
+    http::LOG_TARGET,
     state::RequestRecord,
 };
 use crate::{

@@ -195,7 +195,7 @@ const CIRCLES: [(&str, &[&str]); 2] = [
             "operators/database/data operators/database/desired operators/database/scripts",
         ],
     ),
-    ("apiserver/src", &["http/handlers http/options http/response http/router http/server http/websocket"]),
+    ("apiserver/src", &[]),
 ];
 
 #[test]

@@ -11,6 +11,7 @@ use crate::{
     http::{
         options::{delete_options, write_options},
         response::{Answer, Content},
+        target::Target,
         websocket,
     },
     kinds::{Kind, Part},
@@ -28,32 +29,6 @@ use crate::{
         write::{self, Applied, WriteOptions},
     },
 };
-
-/// The part of the object that a path names.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Target {
-    Object(Part),
-    /// The [`scale`] subresource.
-    Scale,
-}
-
-impl Target {
-    /// The part of the object that a write changes.
-    fn part(self) -> Part {
-        match self {
-            Target::Object(part) => part,
-            Target::Scale => Part::Main,
-        }
-    }
-
-    /// The kind of the body, in the request and in the answer.
-    fn sent(self, kind: &Kind) -> &Kind {
-        match self {
-            Target::Object(_) => kind,
-            Target::Scale => &scale::KIND,
-        }
-    }
-}
 
 /// Opens a watch of a collection.
 pub(crate) fn watch(

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::{
     apply::managed_fields::{MANAGER_BYTES_MAX, Manager},
-    http::handlers::Target,
+    http::target::Target,
     request::Request,
     schema::decode,
     status::{Cause, StatusError},

@@ -11,6 +11,7 @@ use std::{
     collections::HashSet,
     num::NonZeroUsize,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
 };
 
@@ -18,10 +19,11 @@ use bytes::Bytes;
 use http::{HeaderValue, Response, header};
 use hyper::body::{Body, Frame};
 use serde_json::Value;
+use tokio::time::Instant;
 
 use crate::{
     faults::Cut,
-    http::server::OpenWatch,
+    http::LOG_TARGET,
     json,
     status::{StatusBody, StatusError},
     verbs::{watch::Watch, write},
@@ -165,6 +167,22 @@ pub(crate) struct Stream {
     done: bool,
     /// Dropped with the stream. Until then, the connection is not idle. The drop logs the end of the watch.
     pub(crate) open: Option<OpenWatch>,
+}
+
+/// An open watch. Its beginning and its end are logged.
+pub(crate) struct OpenWatch {
+    pub(crate) path: String,
+    pub(crate) user_agent: String,
+    pub(crate) started: Instant,
+    /// Keeps the connection from being idle.
+    pub(crate) _busy: Arc<()>,
+}
+
+impl Drop for OpenWatch {
+    fn drop(&mut self) {
+        let OpenWatch { path, user_agent, started, .. } = self;
+        tracing::debug!(target: LOG_TARGET, path, user_agent, elapsed = ?started.elapsed(), "watch ended");
+    }
 }
 
 type Step = (Watch, Bytes, Option<Result<Bytes, Cut>>);

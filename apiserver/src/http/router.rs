@@ -7,32 +7,16 @@ use http::Method;
 use crate::{
     discovery,
     http::{
-        handlers::{self, Target},
+        handlers,
         response::{Answer, Content},
+        target::Target,
     },
-    kinds::{Kind, Kinds, Part},
+    kinds::{Kind, Kinds},
     request::{Accept, Request, ResourcePath},
     state::Server,
     status::{StatusError, qualified},
     storage::{Place, Storage},
 };
-
-/// Subresources of kube-apiserver that this server does not support. kubectl needs some of them for `logs`, `exec`,
-/// `attach`, `port-forward`, `debug`, `drain` and `create token`.
-const NOT_SERVED: [&str; 12] = [
-    "nodes/proxy",
-    "pods/proxy",
-    "services/proxy",
-    "pods/binding",
-    "pods/log",
-    "pods/exec",
-    "pods/attach",
-    "pods/portforward",
-    "pods/ephemeralcontainers",
-    "pods/eviction",
-    "pods/resize",
-    "serviceaccounts/token",
-];
 
 /// Answers one authorized request. An anonymous request can be authorized too, for example for `/healthz`.
 pub(crate) async fn answer(server: &Arc<Server>, request: &Request) -> Answer {
@@ -125,7 +109,7 @@ async fn resource(
         return Err(StatusError::bad_request(format!("Name parameter invalid: {name:?}: may not {what}")));
     }
     let place = Place::new(kind.stored_in(), path.namespace.as_deref(), name);
-    let target = target(&kind, path, name)?;
+    let target = Target::of(&kind, path, name)?;
     match *method {
         Method::GET | Method::HEAD => handlers::get(server, request, &kind, &place, target, timeout).await,
         Method::PUT => handlers::put(server, request, &kind, &place, target),
@@ -139,27 +123,6 @@ async fn resource(
         Method::POST if kind.is_custom() => Err(StatusError::verb_not_supported(&kind, "create")),
         _ => Err(StatusError::method_not_allowed()),
     }
-}
-
-/// The part or subresource of an object that a path addresses.
-fn target(kind: &Kind, path: &ResourcePath, name: &str) -> Result<Target, StatusError> {
-    let Some(subresource) = path.subresource.as_deref() else { return Ok(Target::Object(Part::Main)) };
-    if kind.subresources().contains(&subresource) {
-        return Ok(match subresource {
-            "scale" => Target::Scale,
-            "status" => Target::Object(Part::Status),
-            _ => Target::Object(Part::Finalize),
-        });
-    }
-    let whole = format!("{}/{subresource}", path.plural);
-    Err(if kind.is_custom() {
-        // The error names the object, even if only the subresource is missing.
-        StatusError::not_found(kind, name)
-    } else if NOT_SERVED.iter().any(|one| whole == *one || whole.starts_with(&format!("{one}/"))) {
-        StatusError::not_served(&whole)
-    } else {
-        StatusError::no_such_resource()
-    })
 }
 
 /// Answers a request for a collection.

@@ -36,8 +36,8 @@ use crate::{
     authorization::Verb,
     faults::{self, Cut, Fault},
     http::{
-        handlers,
-        response::{Answer, AnswerBody},
+        LOG_TARGET, handlers,
+        response::{Answer, AnswerBody, OpenWatch},
         router, websocket,
     },
     request::{Query, Request},
@@ -45,10 +45,6 @@ use crate::{
     status::StatusError,
     storage::lock,
 };
-
-/// The target of the log lines about requests: one for each answer, and one for the end of each watch. Their level is
-/// debug.
-pub const LOG_TARGET: &str = "listwatch_apiserver::requests";
 
 /// Largest body of a request: `MaxRequestBodyBytes` of kube-apiserver.
 const BODY_BYTES_MAX: usize = 3 * 1024 * 1024;
@@ -321,22 +317,6 @@ where
         stream.open = Some(OpenWatch { path: request.target, user_agent, started, _busy: busy });
     }
     Ok(response)
-}
-
-/// An open watch. Its beginning and its end are logged.
-pub(crate) struct OpenWatch {
-    path: String,
-    user_agent: String,
-    started: Instant,
-    /// Keeps the connection from being idle.
-    _busy: Arc<()>,
-}
-
-impl Drop for OpenWatch {
-    fn drop(&mut self) {
-        let OpenWatch { path, user_agent, started, .. } = self;
-        tracing::debug!(target: LOG_TARGET, path, user_agent, elapsed = ?started.elapsed(), "watch ended");
-    }
 }
 
 /// A request without its body.

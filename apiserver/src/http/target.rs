@@ -1,0 +1,72 @@
+//! The part of an object that the path of a request names: the object, its status, its scale.
+
+use crate::{
+    kinds::{Kind, Part},
+    request::ResourcePath,
+    status::StatusError,
+    verbs::scale,
+};
+
+/// Subresources of kube-apiserver that this server does not support. kubectl needs some of them for `logs`, `exec`,
+/// `attach`, `port-forward`, `debug`, `drain` and `create token`.
+const NOT_SERVED: [&str; 12] = [
+    "nodes/proxy",
+    "pods/proxy",
+    "services/proxy",
+    "pods/binding",
+    "pods/log",
+    "pods/exec",
+    "pods/attach",
+    "pods/portforward",
+    "pods/ephemeralcontainers",
+    "pods/eviction",
+    "pods/resize",
+    "serviceaccounts/token",
+];
+
+/// The part of the object that a path names.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Target {
+    Object(Part),
+    /// The [`scale`] subresource.
+    Scale,
+}
+
+impl Target {
+    /// What the path of an object with this name addresses.
+    pub(crate) fn of(kind: &Kind, path: &ResourcePath, name: &str) -> Result<Target, StatusError> {
+        let Some(subresource) = path.subresource.as_deref() else { return Ok(Target::Object(Part::Main)) };
+        if kind.subresources().contains(&subresource) {
+            return Ok(match subresource {
+                "scale" => Target::Scale,
+                "status" => Target::Object(Part::Status),
+                _ => Target::Object(Part::Finalize),
+            });
+        }
+        let whole = format!("{}/{subresource}", path.plural);
+        Err(if kind.is_custom() {
+            // The error names the object, even if only the subresource is missing.
+            StatusError::not_found(kind, name)
+        } else if NOT_SERVED.iter().any(|one| whole == *one || whole.starts_with(&format!("{one}/"))) {
+            StatusError::not_served(&whole)
+        } else {
+            StatusError::no_such_resource()
+        })
+    }
+
+    /// The part of the object that a write changes.
+    pub(crate) fn part(self) -> Part {
+        match self {
+            Target::Object(part) => part,
+            Target::Scale => Part::Main,
+        }
+    }
+
+    /// The kind of the body, in the request and in the answer.
+    pub(crate) fn sent(self, kind: &Kind) -> &Kind {
+        match self {
+            Target::Object(_) => kind,
+            Target::Scale => &scale::KIND,
+        }
+    }
+}
