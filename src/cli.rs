@@ -9,11 +9,14 @@ mod crd;
 mod embedded;
 mod env;
 mod failure;
+mod format;
 mod get;
 mod log;
+mod output_file;
 mod replay;
 mod run;
 mod screen;
+mod terminal;
 mod trace;
 mod yaml;
 

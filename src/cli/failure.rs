@@ -1,11 +1,13 @@
 //! The end of a command: why it failed, its exit code, and a signal that stops it.
 
-use std::io;
+use std::{io, process, time::Duration};
 
-use super::{env, screen};
+use tokio::runtime;
+
+use super::{env, terminal::write_error};
 use crate::{
     client::Error,
-    shutdown::{self, ShutdownError, Stop},
+    shutdown::{self, ShutdownError, Signals, Stop},
 };
 
 /// The exit code of an error that may pass.
@@ -16,6 +18,9 @@ pub(super) const EXIT_USAGE: u8 = 2;
 
 /// The exit code after a second signal: the one that a shell reports for SIGTERM.
 const EXIT_AT_ONCE: u8 = 143;
+
+/// How long a command may take to end after a signal. Then a write blocks.
+const STOP_WAIT: Duration = Duration::from_millis(500);
 
 /// Why a command failed.
 pub(super) enum Failure {
@@ -73,6 +78,20 @@ pub(super) fn until_signal<F: Future<Output = Result<(), Failure>>>(
     shutdown::run(work)?
 }
 
+/// Ends the process soon after a signal even if a write to standard output blocks, because its reader has stopped reading.
+/// The code of the signal decides about the result.
+pub(super) fn exit_when_blocked(result: fn(u8) -> Result<(), Failure>) {
+    std::thread::spawn(move || {
+        let Ok(runtime) = runtime::Builder::new_current_thread().enable_all().build() else { return };
+        runtime.block_on(async {
+            let Ok(mut signals) = Signals::listen() else { return };
+            let (_, code) = signals.next().await;
+            tokio::time::sleep(STOP_WAIT).await;
+            process::exit(reported(result(code)).into());
+        });
+    });
+}
+
 /// Writes the error of a command, and returns the exit code.
 pub(super) fn reported(result: Result<(), Failure>) -> u8 {
     let (message, code) = match result {
@@ -87,5 +106,5 @@ pub(super) fn reported(result: Result<(), Failure>) -> u8 {
 }
 
 pub(super) fn complain(message: &str) {
-    screen::write_error(&format!("listwatch: {message}"), 4);
+    write_error(&format!("listwatch: {message}"), 4);
 }

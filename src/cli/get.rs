@@ -20,9 +20,12 @@ use super::{
     connection::{self, ConnectionFlags},
     embedded::{DemoFlag, GET_EXAMPLE, WATCH_EXAMPLE},
     env::typed,
-    failure::{Failure, until_signal},
+    failure::{Failure, exit_when_blocked, until_signal},
+    format::Output,
     log::Log,
-    screen::{Output, Recording, Screen, Show, exit_when_blocked, note},
+    output_file::Recording,
+    screen::{Screen, Show},
+    terminal::note,
 };
 use crate::{
     client::{Client, Collection, Config, CurlFrom, Error, Request},

@@ -11,8 +11,10 @@ use std::{
 use clap::Args;
 
 use super::{
-    failure::{Failure, until_signal},
-    screen::{LineFormatter, Output, exit_when_blocked, explain, explainer, note},
+    failure::{Failure, exit_when_blocked, until_signal},
+    format::{LineFormatter, Output},
+    screen::{explain, explainer},
+    terminal::note,
 };
 use crate::{
     client::Request,

@@ -16,7 +16,9 @@ use tracing::warn;
 use super::{
     connection::client,
     failure::Failure,
-    screen::{self, Output, Recording, create, is_special},
+    format::Output,
+    output_file::{Recording, create, is_special},
+    screen,
 };
 use crate::{
     client::{Client, Config, CurlFrom, Step, Tap},

@@ -189,7 +189,6 @@ const CIRCLES: [(&str, &[&str]); 2] = [
         "src",
         &[
             "children/pods children/reconcile children/report children/rollout",
-            "cli/failure cli/screen",
             "client/auth client/exec",
             "client/config client/curl client/error client/kubeconfig client/request client/settings client/tls",
             "operators/database/data operators/database/desired operators/database/scripts",

@@ -20,7 +20,7 @@ use crate::{
         env::parse_switch,
         failure::{Failure, until_signal},
         log::Log,
-        screen::{is_special, special},
+        output_file::{is_special, special},
     },
     client::{Client, Config},
     shutdown::Stop,

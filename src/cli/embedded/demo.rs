@@ -37,7 +37,7 @@ use crate::{
         env::parse_switch,
         failure::{Failure, until_signal},
         log::Log,
-        screen::width_of_stdout,
+        terminal::width_of_stdout,
         trace::TraceFlags,
     },
     client::{Body, Client, Config, Error, Request},

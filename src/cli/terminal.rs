@@ -1,0 +1,33 @@
+//! Lines on standard error, and the width of a terminal.
+
+use std::io::{self, IsTerminal, Write};
+
+use terminal_size::{Width, terminal_size_of};
+
+use crate::{log, study::wrap::wrap};
+
+/// A line on standard error about an exchange. If standard error is closed, the line is dropped.
+pub(super) fn note(text: &str) {
+    let text = printable(text);
+    let color = log::is_colored(io::stderr().is_terminal());
+    let text = if color { format!("\x1b[2m{text}\x1b[0m") } else { text };
+    let _ = writeln!(io::stderr(), "{text}");
+}
+
+/// Writes a line to standard error, broken between words at the width of a terminal. `eprintln!` would panic if that fails, and
+/// so change the exit code.
+pub(super) fn write_error(line: &str, indent: usize) {
+    let width = terminal_size_of(io::stderr()).map_or(usize::MAX, |(Width(width), _)| width.into());
+    let _ = writeln!(io::stderr(), "{}", wrap(&printable(line), width, indent));
+}
+
+/// A text without control characters: a server's could change what a terminal shows, or worse.
+pub(super) fn printable(text: &str) -> String {
+    let is_harmless = |c: char| !c.is_control() || c == '\n' || c == '\t';
+    text.replace("\r\n", "\n").chars().map(|c| if is_harmless(c) { c } else { '\u{fffd}' }).collect()
+}
+
+/// The columns of the terminal on standard output, if it is one.
+pub(super) fn width_of_stdout() -> Option<usize> {
+    terminal_size_of(io::stdout()).map(|(Width(width), _)| width.into())
+}
