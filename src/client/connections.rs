@@ -27,7 +27,8 @@ use super::{
     InProcess,
     auth::{Credential, FILE_AGE_MAX},
     config::Config,
-    error::{Cause, Where, broken},
+    error::Cause,
+    no_answer::{Where, broken},
     settings::reqwest_client,
     tls::Certificates,
 };

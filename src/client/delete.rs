@@ -7,7 +7,8 @@ use smol_str::SmolStr;
 
 use super::{
     Client, JSON, OBJECT_BYTES_MAX, Request,
-    error::{Cause, Error, not_json},
+    error::{Cause, Error},
+    error_answer::not_json,
     name, path,
 };
 use crate::resource::{Key, Resource, Uid, from_json};

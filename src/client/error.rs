@@ -5,46 +5,14 @@
 //! get deployments/default/web: https://10.0.0.1:443: connection refused: does an API server run there?
 //! ```
 //!
-//! The API server answers an invalid request with an HTTP status code and, mostly, a `Status` in JSON. Proxies answer with
-//! plain text or an HTML page, and so does the API server itself when it is overloaded:
-//!
-//! ```text
-//! HTTP/2 409                                              HTTP/2 429
-//! content-type: application/json                          content-type: text/plain; charset=utf-8
-//!                                                         retry-after: 1
-//! {"kind":"Status","status":"Failure","code":409,
-//!  "reason":"AlreadyExists","details":{"name":"web",…}}   Too many requests, please try again later.
-//! ```
-//!
-//! All of them become an [`Error`], with methods such as [`Error::is_conflict`]. Nothing in this file does I/O.
+//! An [`Error`] has methods such as [`Error::is_conflict`]. `error_answer.rs` makes it from an answer, and `no_answer.rs` if there is
+//! none. Nothing in this file does I/O.
 
-use std::{
-    borrow::Cow,
-    collections::BTreeMap,
-    error, fmt, io,
-    time::{Duration, SystemTime},
-};
+use std::{borrow::Cow, error, fmt, time::Duration};
 
-use reqwest::{
-    StatusCode,
-    header::{CONTENT_TYPE, HeaderMap, LOCATION, RETRY_AFTER},
-};
-use rustls::CertificateError;
-use serde::Deserialize;
-use url::Url;
+use reqwest::StatusCode;
 
-use super::{
-    config::Config,
-    settings::{ignores_proxy_variables, server_name_excludes_proxy},
-};
 use crate::resource::Status;
-
-/// Most bytes of a message that are kept. As client-go; a 422 can quote the whole object.
-const MESSAGE_BYTES_MAX: usize = 2048;
-
-/// Longest `Retry-After` that is honoured. The API server asks for at most 32 s; a longer time comes from a proxy or a wrong
-/// clock.
-const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 
 /// Why a request did not succeed: verb, object, cause.
 #[derive(Clone)]
@@ -108,26 +76,6 @@ impl Error {
         cause: impl fmt::Display,
     ) -> Error {
         Cause::Other(cause.to_string()).about(verb, object.to_string())
-    }
-
-    /// The error in a [`Status`], for example of an `ERROR` event in a watch.
-    pub fn refused(
-        verb: impl Into<Cow<'static, str>>,
-        object: impl fmt::Display,
-        mut status: Status,
-    ) -> Error {
-        flatten(&mut status);
-        let retry_after = wait(status.details.retry_after_seconds);
-        Cause::Refused { status: Box::new(status), retry_after }.about(verb, object.to_string())
-    }
-
-    /// The error of an answer that was recorded.
-    #[must_use]
-    pub fn answered(code: u16, headers: &BTreeMap<String, String>, body: &str) -> Error {
-        let pair = |(name, value): (&String, &String)| Some((name.parse().ok()?, value.parse().ok()?));
-        let headers: HeaderMap = headers.iter().filter_map(pair).collect();
-        let code = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        refusal(code, &headers, body.as_bytes(), SystemTime::now()).about("", "")
     }
 
     /// The [`Status`] of the answer, if the server answered with an error. Made from the text if the answer was no JSON.
@@ -309,357 +257,16 @@ impl fmt::Display for Cause {
     }
 }
 
-/// Decodes an error answer. If the body is no JSON with a message, its text becomes the message.
-pub(super) fn refusal(code: StatusCode, headers: &HeaderMap, body: &[u8], now: SystemTime) -> Cause {
-    // No `kind` is asked for: a request that ran into its deadline gets a Status without one.
-    #[derive(Deserialize)]
-    struct Spoken {
-        #[serde(rename = "message")]
-        _message: String,
-    }
-    let mut status = match serde_json::from_slice::<Spoken>(body) {
-        Ok(_) => serde_json::from_slice::<Status>(body).unwrap_or_default(),
-        Err(_) => Status::default(),
-    };
-    if status.message.is_empty() {
-        status.message = spoken(code, headers, body);
-    }
-    flatten(&mut status);
-    status.code = code.as_u16();
-    let retry_after = retry_after(headers, now).or_else(|| wait(status.details.retry_after_seconds));
-    Cause::Refused { status: Box::new(status), retry_after }
-}
-
-/// The message of an answer that is no Status: of a proxy, or of an overloaded API server.
-fn spoken(code: StatusCode, headers: &HeaderMap, body: &[u8]) -> String {
-    if code.is_redirection() {
-        let to = headers.get(LOCATION).and_then(|to| to.to_str().ok()).unwrap_or("nowhere");
-        return format!(
-            "redirected to {to}; an API server does not do that: is a login proxy in front of it?"
-        );
-    }
-    // Enough for an HTML page to get to its point.
-    let text = String::from_utf8_lossy(&body[..body.len().min(4 * MESSAGE_BYTES_MAX)]);
-    let text = one_line(&text);
-    // The words of Go's HTTP server, hence of kube-apiserver.
-    if code == StatusCode::BAD_REQUEST && text.contains("HTTP request to an HTTPS server") {
-        return format!("{text} Should the server's address be https:// ?");
-    }
-    if is_html(headers) { format!("an HTML page, not from the API server: {text}") } else { text }
-}
-
-/// The error for an answer that is not the expected JSON.
-pub(super) fn not_json(
-    path: &str,
-    headers: &HeaderMap,
-    body: &[u8],
-    kind: &str,
-    error: &serde_json::Error,
-) -> Cause {
-    // JSON of another form, or an object that is cut off.
-    let is_json = error.is_data() && str::from_utf8(body).is_ok();
-    if is_json || body.trim_ascii_start().first() == Some(&b'{') {
-        // The error can quote a part of the body.
-        let error = cut(&one_line(&error.to_string()), MESSAGE_BYTES_MAX);
-        return Cause::Unreadable(format!("{path} does not read as {kind}: {error}"));
-    }
-    let media_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("something");
-    let start = String::from_utf8_lossy(&body[..body.len().min(120)]);
-    let start = one_line(&start);
-    let hint =
-        if is_html(headers) { " (is a proxy or a login page in front of the API server?)" } else { "" };
-    match start.as_str() {
-        "" => Cause::Unreadable(format!("{path} answered with nothing, not {kind} in JSON")),
-        _ if media_type.starts_with("application/json") => {
-            Cause::Unreadable(format!("{path} answered with {media_type} that is no JSON: {start}"))
-        }
-        _ => Cause::Unreadable(format!("{path} answered with {media_type}, not JSON{hint}: {start}")),
-    }
-}
-
-fn is_html(headers: &HeaderMap) -> bool {
-    headers.get(CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(b"text/html"))
-}
-
-/// `Retry-After`, which is seconds or a date.
-fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
-    let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
-    if let Ok(seconds) = text.parse() {
-        return Some(Duration::from_secs(seconds).min(RETRY_AFTER_MAX));
-    }
-    let date = httpdate::parse_http_date(text).ok()?;
-    Some(date.duration_since(now).unwrap_or_default().min(RETRY_AFTER_MAX))
-}
-
-fn wait(seconds: u64) -> Option<Duration> {
-    (seconds > 0).then(|| Duration::from_secs(seconds).min(RETRY_AFTER_MAX))
-}
-
-/// Makes a status fit for a line in a log.
-fn flatten(status: &mut Status) {
-    status.reason = one_line(&status.reason);
-    status.message = cut(&one_line(&status.message), MESSAGE_BYTES_MAX);
-}
-
-/// `text` in one line: a line break in it would forge another line in a log, and an escape character speaks to the terminal.
-fn one_line(text: &str) -> String {
-    let mut line = String::with_capacity(text.len());
-    for word in text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty()) {
-        if !line.is_empty() {
-            line.push(' ');
-        }
-        line.push_str(word);
-    }
-    line
-}
-
-/// At most `max` bytes of `text`, cut between characters.
-fn cut(text: &str, max: usize) -> String {
-    if text.len() <= max {
-        return text.to_owned();
-    }
-    let end = (0..=max).rev().find(|&end| text.is_char_boundary(end)).unwrap_or_default();
-    format!("{}…", &text[..end])
-}
-
-/// The server, in words.
-#[derive(Clone)]
-pub(super) struct Where {
-    /// `https://10.0.0.1:443 through the proxy p:3128 (cluster local in /home/…/.kube/config)`.
-    pub(super) address: String,
-    /// Who accepts connections, as far as we know.
-    pub(super) peer: &'static str,
-    /// Whose certificates are trusted.
-    pub(super) trust: String,
-}
-
-impl Where {
-    pub(super) fn of(config: &Config) -> Where {
-        let address = config.server.as_str().trim_end_matches('/');
-        let (way, peer) = match &config.proxy {
-            Some(proxy) => (through(proxy), "the proxy"),
-            None if server_name_excludes_proxy(config) => {
-                let past = " past the proxy of the environment, because of tls-server-name";
-                (past.to_owned(), "an API server")
-            }
-            // Unless NO_PROXY excludes the server.
-            None if config.has_proxy_variable && !ignores_proxy_variables(config) => {
-                (String::new(), "an API server, or the proxy of the environment,")
-            }
-            None => (String::new(), "an API server"),
-        };
-        let trust = match &config.tls.authority {
-            Some(pem) => pem.field.clone(),
-            None => "what this machine trusts".to_owned(),
-        };
-        Where { address: format!("{address}{way} ({})", config.origin), peer, trust }
-    }
-}
-
-/// ` through the proxy HOST:PORT`, without the user and password that the URL may have.
-pub(super) fn through(proxy: &Url) -> String {
-    let host = proxy.host_str().unwrap_or_default();
-    // The URL knows a default for http and https alone; the other schemes are SOCKS.
-    let port = proxy.port_or_known_default().unwrap_or(1080);
-    format!(" through the proxy {host}:{port}")
-}
-
-/// Says why there was no answer, in words for the person who can mend it.
-pub(super) fn broken(error: &reqwest::Error, server: &Where) -> Cause {
-    let Where { address, peer, trust } = server;
-    let unreachable = |why: &str| Cause::Unreachable(format!("{address}: {why}"));
-    if let Some(tls) = find::<rustls::Error>(error) {
-        return unreachable(&tls_trouble(tls, trust));
-    }
-    if error.is_dns() {
-        return unreachable("the name does not resolve: check the server's address, and DNS");
-    }
-    // A TLS server answers plain HTTP with an alert, which does not read as HTTP.
-    if address.starts_with("http://") && find::<hyper::Error>(error).is_some_and(hyper::Error::is_parse) {
-        let why = "the server does not speak plain HTTP: should its address be https:// ?";
-        return Cause::Lost(format!("{address}: {why}"));
-    }
-    let kind = find::<io::Error>(error).map(io::Error::kind);
-    let deepest = match kind {
-        // The libraries know a dozen ways to say so; one links to its manual.
-        Some(io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset) => {
-            "the peer closed it".to_owned()
-        }
-        Some(_) | None => deepest(error),
-    };
-    if !error.is_connect() {
-        return Cause::Lost(format!("{address}: the connection broke: {deepest}"));
-    }
-    match kind {
-        Some(io::ErrorKind::ConnectionRefused) => {
-            unreachable(&format!("connection refused: does {peer} run there?"))
-        }
-        Some(io::ErrorKind::TimedOut) => {
-            unreachable("no connection: check the address, the network, firewalls")
-        }
-        Some(_) | None if error.is_timeout() => {
-            unreachable("no connection: check the address, the network, firewalls")
-        }
-        Some(_) | None => unreachable(&format!("no connection: {deepest}")),
-    }
-}
-
-fn tls_trouble(error: &rustls::Error, trust: &str) -> String {
-    use rustls::Error::{AlertReceived, InvalidCertificate, InvalidMessage};
-    match error {
-        // An authority that was made anew keeps its name, so then it is the signature that does not fit.
-        InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => {
-            format!(
-                "certificate signed by an unknown authority: is {trust} that of this cluster, and up to date?"
-            )
-        }
-        InvalidCertificate(CertificateError::Expired | CertificateError::ExpiredContext { .. }) => {
-            "certificate has expired: renew it on the server, or set this machine's clock".to_owned()
-        }
-        InvalidCertificate(CertificateError::NotValidForName) => {
-            "certificate is for another name: use that in server or tls-server-name".to_owned()
-        }
-        InvalidCertificate(error @ CertificateError::NotValidForNameContext { .. }) => {
-            format!("{error}: use one of those in server or tls-server-name")
-        }
-        InvalidCertificate(error) => format!("certificate not valid: {error}"),
-        AlertReceived(alert) => {
-            format!("TLS alert {alert:?}: does the server accept our client certificate?")
-        }
-        InvalidMessage(_) => "the server does not speak TLS: should its address be http:// ?".to_owned(),
-        error => format!("TLS: {error}"),
-    }
-}
-
-/// The first error of type `T` among the causes. [`io::Error`] hides what it wraps from `source()`.
-fn find<'e, T: error::Error + 'static>(error: &'e (dyn error::Error + 'static)) -> Option<&'e T> {
-    causes(error).find_map(|cause| cause.downcast_ref())
-}
-
-fn deepest(error: &(dyn error::Error + 'static)) -> String {
-    causes(error).last().map(ToString::to_string).unwrap_or_default()
-}
-
-fn causes<'e>(
-    error: &'e (dyn error::Error + 'static),
-) -> impl Iterator<Item = &'e (dyn error::Error + 'static)> {
-    std::iter::successors(Some(error), |error| match error.downcast_ref::<io::Error>() {
-        Some(io) if io.get_ref().is_some() => {
-            io.get_ref().map(|inner| inner as &(dyn error::Error + 'static))
-        }
-        Some(_) | None => error.source(),
-    })
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::resource::from_json;
+    use std::collections::BTreeMap;
 
-    #[test]
-    fn the_deepest_error_is_shown() {
-        assert_eq!(deepest(&io::Error::other(io::Error::other("no route"))), "no route");
-    }
+    use super::*;
 
     const WEBHOOK_DENIES: &str = "admission webhook \"a.b\" denied the request: no";
 
-    fn refused(code: u16, headers: &[(&str, &str)], body: &str) -> Error {
-        let mut map = HeaderMap::new();
-        for (name, value) in headers {
-            let name: reqwest::header::HeaderName = name.parse().expect("a header name");
-            map.insert(name, value.parse().expect("a header value"));
-        }
-        let code = StatusCode::from_u16(code).expect("a status code");
-        refusal(code, &map, body.as_bytes(), SystemTime::UNIX_EPOCH).about("get", "things/x")
-    }
-
-    #[test]
-    fn every_form_of_no_becomes_one_line() {
-        let long = "é".repeat(MESSAGE_BYTES_MAX);
-        let cut = format!("get things/x: 502 Bad Gateway: {}…", "é".repeat(MESSAGE_BYTES_MAX / 2));
-        let html = ("content-type", "text/html; charset=utf-8");
-        for (code, headers, body, line) in [
-            (
-                409,
-                vec![],
-                r#"{"kind":"Status","message":"it exists","reason":"AlreadyExists","code":409}"#,
-                "get things/x: 409 AlreadyExists: it exists",
-            ),
-            (
-                403,
-                vec![],
-                "{\n  \"message\": \"no\",\n  \"code\": 403\n}\n",
-                "get things/x: 403 Forbidden: no",
-            ),
-            (
-                504,
-                vec![("content-type", "text/plain")],
-                r#"{"metadata":{},"status":"Failure","message":"too slow","reason":"Timeout","details":{},"code":504}"#,
-                "get things/x: 504 Timeout: too slow",
-            ),
-            (404, vec![], "404 page not found\n", "get things/x: 404 Not Found: 404 page not found"),
-            (
-                401,
-                vec![],
-                r#"{"message":"Unauthorized","reason":"Unauthorized"}"#,
-                "get things/x: 401 Unauthorized",
-            ),
-            (
-                400,
-                vec![],
-                "Client sent an HTTP request to an HTTPS server.\n",
-                "get things/x: 400 Bad Request: Client sent an HTTP request to an HTTPS server. Should the server's address be https:// ?",
-            ),
-            (400, vec![], "what?", "get things/x: 400 Bad Request: what?"),
-            (502, vec![], &format!("{}late", " ".repeat(4000)), "get things/x: 502 Bad Gateway: late"),
-            (500, vec![], "", "get things/x: 500 Internal Server Error"),
-            (500, vec![], "null", "get things/x: 500 Internal Server Error: null"),
-            (503, vec![], "{\"a\":", "get things/x: 503 Service Unavailable: {\"a\":"),
-            (
-                502,
-                vec![html],
-                "<html>\n <h1>Bad\tGateway</h1>",
-                "get things/x: 502 Bad Gateway: an HTML page, not from the API server: <html> <h1>Bad Gateway</h1>",
-            ),
-            (
-                302,
-                vec![("location", "https://login.example/")],
-                "",
-                "get things/x: 302 Found: redirected to https://login.example/; an API server does not do that: is a login proxy in front of it?",
-            ),
-            (502, vec![], &long, &cut),
-        ] {
-            assert_eq!(refused(code, &headers, body).to_string(), line);
-        }
-    }
-
-    /// Only a text was made one line; a message in JSON could write what it liked into logs and terminals.
-    #[test]
-    fn a_refusal_is_one_line_in_whatever_form() {
-        let message = "no\n2026-11-21 INFO all is well\r\n\u{1b}[2J\u{9b}31m \t red";
-        let line = "get things/x: 422 Un fit: no 2026-11-21 INFO all is well [2J 31m red";
-        let body = serde_json::json!({ "message": message, "reason": "Un\nfit", "code": 422 }).to_string();
-        assert_eq!(refused(422, &[], &body).to_string(), line);
-        let status: Status = serde_json::from_str(&body).expect("a status");
-        assert_eq!(Error::refused("get", "things/x", status).to_string(), line);
-        let line = "get things/x: 500 Internal Server Error: no 2026-11-21 INFO all is well [2J 31m red";
-        assert_eq!(refused(500, &[], message).to_string(), line);
-    }
-
-    #[test]
-    fn retry_after_is_seconds_or_a_date_and_has_a_limit() {
-        let after =
-            |value| refused(429, &[("retry-after", value)], "").retry_after().map(|wait| wait.as_secs());
-        assert_eq!(after("7"), Some(7));
-        assert_eq!(after("86400"), Some(60));
-        assert_eq!(after("Thu, 01 Jan 1970 00:00:09 GMT"), Some(9));
-        assert_eq!(after("Fri, 02 Jan 1970 00:00:09 GMT"), Some(60));
-        for odd in ["", "-1", "soon", "1.5", "99999999999999999999"] {
-            assert_eq!(after(odd), None, "{odd}");
-        }
-        let spoken = refused(429, &[], r#"{"message":"wait","details":{"retryAfterSeconds":2}}"#);
-        assert_eq!(spoken.retry_after(), Some(Duration::from_secs(2)));
-        assert_eq!(refused(500, &[], "").retry_after(), None);
+    fn refused(code: u16, body: &str) -> Error {
+        Error::answered(code, &BTreeMap::new(), body)
     }
 
     /// Each error, and all the questions to which it answers yes.
@@ -686,10 +293,10 @@ mod tests {
         let answers = |error: &Error| -> Vec<&str> {
             questions.iter().filter(|(_, question)| question(error)).map(|(name, _)| *name).collect()
         };
-        let status = |code, more: &str| refused(code, &[], &format!(r#"{{"message":"m",{more}}}"#));
+        let status = |code, more: &str| refused(code, &format!(r#"{{"message":"m",{more}}}"#));
         let with_message = |code, message: &str, more: &str| {
             let message = serde_json::Value::from(message);
-            refused(code, &[], &format!(r#"{{"message":{message}{more}}}"#))
+            refused(code, &format!(r#"{{"message":{message}{more}}}"#))
         };
         let causes = |reason| format!(r#""details":{{"causes":[{{"reason":"{reason}"}}]}}"#);
         let ours = || "o".to_owned();
@@ -699,14 +306,14 @@ mod tests {
             (status(500, r#""reason":"AlreadyExists""#), &[]),
             (status(404, r#""details":{"name":"x"}"#), &["not found"]),
             (status(404, r#""details":{}"#), &["missing kind"]),
-            (refused(404, &[], "404 page not found"), &["missing kind"]),
+            (refused(404, "404 page not found"), &["missing kind"]),
             (status(400, r#""details":{"name":"x"}"#), &[]),
             (status(410, r#""reason":"Expired""#), &["expired"]),
             (status(504, &causes("ResourceVersionTooLarge")), &["too new"]),
             (status(403, &causes("NamespaceTerminating")), &["forbidden", "namespace terminating"]),
             (status(403, r#""reason":"Forbidden""#), &["forbidden"]),
-            (refused(422, &[], ""), &["invalid"]),
-            (refused(401, &[], ""), &["unauthorized"]),
+            (refused(422, ""), &["invalid"]),
+            (refused(401, ""), &["unauthorized"]),
             // A webhook may choose the codes and words of others for its own denial.
             (with_message(409, WEBHOOK_DENIES, r#","reason":"Conflict""#), &["denied"]),
             (with_message(409, WEBHOOK_DENIES, r#","reason":"AlreadyExists""#), &["denied"]),
@@ -740,38 +347,6 @@ mod tests {
         }
         let ours = Error::new("read", "kubeconfig x", "gone");
         assert_eq!((ours.code(), format!("{ours:?}").as_str()), (None, "Error(read kubeconfig x: gone)"));
-    }
-
-    #[test]
-    fn a_page_instead_of_json_is_named() {
-        let mut headers = HeaderMap::new();
-        headers.insert(CONTENT_TYPE, "text/html".parse().expect("a header value"));
-        let body = b"<!doctype html>\n<title>Sign in</title>";
-        let error = serde_json::from_slice::<()>(body).expect_err("no JSON");
-        let cause = not_json("/version", &headers, body, "a version", &error);
-        assert_eq!(
-            cause.to_string(),
-            "/version answered with text/html, not JSON (is a proxy or a login page in front of the API server?): \
-             <!doctype html> <title>Sign in</title>"
-        );
-    }
-
-    /// `null` was called `application/json, not JSON`.
-    #[test]
-    fn json_of_another_form_is_not_called_no_json() {
-        let mut headers = HeaderMap::new();
-        headers.insert(CONTENT_TYPE, "application/json".parse().expect("a header value"));
-        let line = |body: &[u8]| {
-            let error = from_json::<Status>(body).expect_err("no status");
-            not_json("/x", &headers, body, "a status", &error).to_string()
-        };
-        assert_eq!(line(b""), "/x answered with nothing, not a status in JSON");
-        assert_eq!(line(b"oops"), "/x answered with application/json that is no JSON: oops");
-        assert_eq!(line(b"\xff"), "/x answered with application/json that is no JSON: \u{fffd}");
-        assert_eq!(
-            line(b"null"),
-            "/x does not read as a status: invalid type: null, expected struct Status at line 1 column 4"
-        );
     }
 
     #[test]

@@ -11,8 +11,8 @@ use smol_str::SmolStr;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::{
-    Answer, Body, Client, JSON, OBJECT_BYTES_MAX, Request, accept_object, collection_path,
-    error::{Error, not_json},
+    Answer, Body, Client, JSON, OBJECT_BYTES_MAX, Request, accept_object, collection_path, error::Error,
+    error_answer::not_json,
 };
 use crate::resource::{
     Accept, Resource, Scope,

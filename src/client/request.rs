@@ -51,7 +51,7 @@ pub struct Answer {
 impl Answer {
     /// The error of an answer to `GET path` that does not read as this kind.
     pub(crate) fn unreadable(&self, path: &str, kind: &str, error: &serde_json::Error) -> super::Error {
-        super::error::not_json(path, &self.headers, &self.body, kind, error).about("get", path)
+        super::error_answer::not_json(path, &self.headers, &self.body, kind, error).about("get", path)
     }
 }
 

@@ -190,7 +190,7 @@ const CIRCLES: [(&str, &[&str]); 2] = [
         &[
             "children/pods children/reconcile children/report children/rollout",
             "client/auth client/exec",
-            "client/config client/curl client/error client/kubeconfig client/request client/settings client/tls",
+            "client/config client/curl client/kubeconfig client/settings client/tls",
             "operators/database/data operators/database/desired operators/database/scripts",
         ],
     ),
