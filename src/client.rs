@@ -23,6 +23,7 @@
 mod auth;
 mod config;
 mod connections;
+mod credential;
 mod curl;
 mod delete;
 mod error;

@@ -25,7 +25,8 @@ use tracing::warn;
 use url::Url;
 
 use super::{
-    auth::{self, Login, SecretString},
+    auth::{self, Login},
+    credential::SecretString,
     curl::KubeconfigEntries,
     error::Error,
     kubeconfig::Kubeconfig,

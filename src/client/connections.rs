@@ -25,8 +25,9 @@ use tracing::{debug, warn};
 
 use super::{
     InProcess,
-    auth::{Credential, FILE_AGE_MAX},
+    auth::FILE_AGE_MAX,
     config::Config,
+    credential::Credential,
     error::Cause,
     no_answer::{Where, broken},
     settings::reqwest_client,

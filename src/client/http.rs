@@ -32,9 +32,10 @@ use tracing::{debug, warn};
 use url::Url;
 
 use super::{
-    auth::{Credential, Credentials, Login},
+    auth::{Credentials, Login},
     config::Config,
     connections::{Connection, Connections},
+    credential::Credential,
     error::{Cause, Error},
     error_answer::refusal,
     idle::Calls,

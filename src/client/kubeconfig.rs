@@ -28,8 +28,9 @@ use url::{Host, Url};
 use yaml_serde::Value;
 
 use super::{
-    auth::{self, Credential, Login, SecretString},
+    auth::{self, Login},
     config::{self, Config, Options, Pem, PemSource},
+    credential::{Credential, SecretString},
     curl::KubeconfigEntries,
     error::Error,
     exec::{Hidden, Plugin, Terminal},
