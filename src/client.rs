@@ -29,6 +29,7 @@ mod delete;
 mod error;
 mod error_answer;
 mod exec;
+mod find_config;
 mod http;
 mod idle;
 mod in_process;

@@ -8,7 +8,7 @@
 //! The command never contains a secret. It reads the token from the file in which it is stored; a secret within a
 //! kubeconfig is printed by `kubectl config view`, when the command runs.
 
-use std::{fmt::Write, path::PathBuf};
+use std::fmt::Write;
 
 use http::Method;
 use serde_json::Value;
@@ -17,13 +17,9 @@ use url::Url;
 use super::{
     Client, JSON,
     auth::Login,
-    config::{Config, Pem, PemSource},
+    config::{Config, KubeconfigEntries, Pem, PemSource, SERVICE_ACCOUNT_DIR},
     request::{Request, url},
-    settings::ignores_proxy_variables,
 };
-
-/// The directory of the service account in a Pod.
-const POD: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 /// Prints a kubeconfig with its credentials.
 const CONFIG_VIEW: &str = "kubectl config view --raw";
@@ -40,15 +36,6 @@ pub enum CurlFrom {
     Proxy,
 }
 
-/// The kubeconfig entries that a client uses.
-#[derive(Clone, Debug)]
-pub(super) struct KubeconfigEntries {
-    /// The absolute paths of the kubeconfig files. Empty: kubectl finds the same file.
-    pub(super) files: Vec<PathBuf>,
-    pub(super) cluster: String,
-    pub(super) user: String,
-}
-
 impl Client {
     /// The curl command for a request. It contains no credential; a body is written as it is sent.
     #[must_use]
@@ -57,7 +44,7 @@ impl Client {
         let is_watch = request.is_watch();
         let mut line = if is_watch { "curl -sSN" } else { "curl -sS" }.to_owned();
         let is_direct = match from {
-            CurlFrom::Here => ignores_proxy_variables(config),
+            CurlFrom::Here => config.ignores_proxy_variables(),
             CurlFrom::Pod => false,
             CurlFrom::Proxy => true,
         };
@@ -68,7 +55,9 @@ impl Client {
         let base = match from {
             CurlFrom::Proxy => fixed("http://127.0.0.1:8001"),
             CurlFrom::Pod => {
-                line += &format!(" --cacert {POD}/ca.crt -H \"Authorization: Bearer $(cat {POD}/token)\"");
+                line += &format!(
+                    " --cacert {SERVICE_ACCOUNT_DIR}/ca.crt -H \"Authorization: Bearer $(cat {SERVICE_ACCOUNT_DIR}/token)\""
+                );
                 fixed("https://kubernetes.default.svc")
             }
             CurlFrom::Here => config.curl(self.transport.login(), &mut line),
@@ -291,7 +280,7 @@ mod tests {
         assert_eq!(
             from(CurlFrom::Pod),
             format!(
-                "curl -sS --cacert {POD}/ca.crt -H \"Authorization: Bearer $(cat {POD}/token)\" \
+                "curl -sS --cacert {SERVICE_ACCOUNT_DIR}/ca.crt -H \"Authorization: Bearer $(cat {SERVICE_ACCOUNT_DIR}/token)\" \
                  'https://kubernetes.default.svc/api?x=1'"
             )
         );

@@ -29,9 +29,8 @@ use yaml_serde::Value;
 
 use super::{
     auth::{self, Login},
-    config::{self, Config, Options, Pem, PemSource},
+    config::{self, Config, KubeconfigEntries, Options, Pem, PemSource},
     credential::{Credential, SecretString},
-    curl::KubeconfigEntries,
     error::Error,
     exec::{Hidden, Plugin, Terminal},
 };

@@ -5,11 +5,7 @@ use std::{error, io};
 use rustls::CertificateError;
 use url::Url;
 
-use super::{
-    config::Config,
-    error::Cause,
-    settings::{ignores_proxy_variables, server_name_excludes_proxy},
-};
+use super::{config::Config, error::Cause};
 
 /// The server, in words.
 #[derive(Clone)]
@@ -27,12 +23,12 @@ impl Where {
         let address = config.server.as_str().trim_end_matches('/');
         let (way, peer) = match &config.proxy {
             Some(proxy) => (through(proxy), "the proxy"),
-            None if server_name_excludes_proxy(config) => {
+            None if config.excludes_proxy_by_server_name() => {
                 let past = " past the proxy of the environment, because of tls-server-name";
                 (past.to_owned(), "an API server")
             }
             // Unless NO_PROXY excludes the server.
-            None if config.has_proxy_variable && !ignores_proxy_variables(config) => {
+            None if config.has_proxy_variable && !config.ignores_proxy_variables() => {
                 (String::new(), "an API server, or the proxy of the environment,")
             }
             None => (String::new(), "an API server"),

@@ -6,7 +6,6 @@
 use std::time::Duration;
 
 use reqwest::{Proxy, redirect::Policy};
-use url::{Host, Url};
 
 use super::{config::Config, tls::Certificates};
 
@@ -54,50 +53,11 @@ pub(super) fn reqwest_client(
             let proxy = Proxy::all(proxy.clone()).map_err(|_| "proxy-url: not usable".to_owned())?;
             builder.proxy(proxy)
         }
-        None if ignores_proxy_variables(config) => builder.no_proxy(),
+        None if config.ignores_proxy_variables() => builder.no_proxy(),
         None => builder,
     };
     certificates.configure(config, builder)?.build().map_err(|error| {
         let cause = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
         format!("certificates of {}: {cause}", config.origin)
     })
-}
-
-/// Whether requests go past a proxy that only the environment names. As in Go, requests to this machine never go through
-/// `HTTPS_PROXY`. With a tls-server-name they cannot.
-pub(super) fn ignores_proxy_variables(config: &Config) -> bool {
-    config.proxy.is_none() && (is_loopback(&config.server) || config.tls.server_name.is_some())
-}
-
-/// Whether requests go past such a proxy only because of the tls-server-name. client-go sends them through it.
-pub(super) fn server_name_excludes_proxy(config: &Config) -> bool {
-    config.has_proxy_variable && ignores_proxy_variables(config) && !is_loopback(&config.server)
-}
-
-fn is_loopback(server: &Url) -> bool {
-    match server.host() {
-        Some(Host::Domain(name)) => name == "localhost",
-        Some(Host::Ipv4(address)) => address.is_loopback(),
-        Some(Host::Ipv6(address)) => address.is_loopback(),
-        None => false,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn requests_to_this_machine_use_no_proxy() {
-        for (server, expected) in [
-            ("http://localhost:8080", true),
-            ("http://127.0.0.2", true),
-            ("http://[::1]:6443", true),
-            ("http://localhost.example", false),
-            ("http://10.0.0.1", false),
-            ("http://[fd00::1]", false),
-        ] {
-            assert_eq!(is_loopback(&Url::parse(server).expect("a URL")), expected, "{server}");
-        }
-    }
 }

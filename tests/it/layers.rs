@@ -189,7 +189,6 @@ const CIRCLES: [(&str, &[&str]); 2] = [
         "src",
         &[
             "children/pods children/reconcile children/report children/rollout",
-            "client/config client/curl client/kubeconfig client/settings client/tls",
             "operators/database/data operators/database/desired operators/database/scripts",
         ],
     ),
