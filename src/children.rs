@@ -10,8 +10,8 @@
 //! ```
 //!
 //! [`Reconcile`] is one reconcile of one object: it keeps children, notes the outcomes, and turns them into conditions and Events
-//! ([`report`]). [`refusal`] has the reasons of refused writes, [`rollout`] and [`pods`] say why a workload is not ready. [`once`]
-//! is for objects that outlive their owner, [`by_owner`] deletes the children of a deleted owner.
+//! (`children/report.rs`). [`refusal`] has the reasons of refused writes, [`rollout_conditions`] and [`pods`] say why a workload is not
+//! ready. [`once`] is for objects that outlive their owner, [`by_owner`] deletes the children of a deleted owner.
 //!
 //! A child is an object whose controller ownerReference has the uid of the owner, or whose annotations have it, as in another
 //! namespace: see [`marks`]. If another writer keeps reverting a correction, the corrections pause for a while (`correction_backoff.rs`). If
@@ -26,12 +26,14 @@ mod delete;
 mod from_yaml;
 pub mod marks;
 mod once;
-mod outcome;
+pub(crate) mod outcome;
 pub(crate) mod pods;
 pub(crate) mod refusal;
-pub(crate) mod report;
-pub(crate) mod rollout;
 mod reconcile;
+mod report;
+pub(crate) mod reported;
+mod reporter;
+pub(crate) mod rollout_conditions;
 mod reset;
 mod statuses;
 
@@ -57,10 +59,10 @@ pub(crate) use outcome::UNSEEN_RECHECK;
 pub use outcome::{Child, Outcome, Stage, Write};
 pub use pods::{PodsOf, Trouble};
 pub use reconcile::Reconcile;
-pub(crate) use report::Reporter;
-pub use report::{Conditions, ObservedState, Reported};
+pub use reported::{Conditions, ObservedState, Reported};
+pub(crate) use reporter::Reporter;
 use reset::reset;
-pub use rollout::{Rollout, Workload};
+pub use rollout_conditions::{Rollout, Workload};
 pub(crate) use statuses::{
     FINALIZER_REMOVED, OPERATOR_FAILED, PAUSED, Statuses, WATCH_FAILED, WithStatus, WithoutStatus,
 };

@@ -1,7 +1,7 @@
 //! The fields that admission changes in our writes. A mutating webhook or policy may change a field that we own, for example to
 //! pull all images from a mirror. Then the answer to our write has another value than the write.
 //!
-//! Such a field alone causes no further write, until the spec of the owner changes or this process restarts; `report.rs` shows
+//! Such a field alone causes no further write, until the spec of the owner changes or this process restarts; `outcome.rs` shows
 //! it in the condition `Mutated`. The webhook cannot be named: `managedFields` has our name, because the API server notes the
 //! manager before it calls admission.
 

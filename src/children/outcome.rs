@@ -1,15 +1,27 @@
-//! What [`Children::keep`](super::Children::keep) needs to know of an owner, and what became of the child.
+//! What [`Children::keep`](super::Children::keep) needs to know of an owner, what became of the child, and the conditions that follow.
 
 use std::{sync::Arc, time::Duration};
 
-use crate::client::Error;
+use smol_str::format_smolstr;
+
+use super::{
+    refusal::{CHANGED_BY_ADMISSION, is_refusal, is_unapplied},
+    reported::{ObservedState, Reported},
+};
+use crate::{
+    client::Error,
+    resource::{
+        Condition, Resource,
+        conditions::{self, Verdict},
+    },
+};
 
 /// When to reconcile again while an object of another owner has the name of a child, or while a child is being deleted.
 /// The label selector may hide these objects from our watches. Less than the minute that `docs/conditions.md` promises.
 pub(crate) const UNSEEN_RECHECK: Duration = Duration::from_secs(45);
 
 /// Whether the owner's spec was already applied to its children, according to the owner's status. Decides whether a
-/// difference is drift. `report.rs` has [`Stage::of`].
+/// difference is drift.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// The owner has no status yet. Usually its children do not exist.
@@ -21,6 +33,22 @@ pub enum Stage {
     Refused,
     /// The spec was applied. A child that is missing or differs was deleted or changed by another writer.
     Settled,
+}
+
+impl Stage {
+    /// The stage according to the status of an object.
+    #[must_use]
+    pub fn of<O: Reported>(owner: &O) -> Stage {
+        let (observed_generation, before) = O::observed(owner.status());
+        match observed_generation {
+            ..0 => Stage::New,
+            observed if observed != owner.metadata().generation => Stage::Changed,
+            _ if conditions::find(before, "Ready").is_some_and(|ready| is_unapplied(&ready.reason)) => {
+                Stage::Refused
+            }
+            _ => Stage::Settled,
+        }
+    }
 }
 
 /// The result of [`Children::keep`](super::Children::keep).
@@ -86,5 +114,79 @@ impl<K> Child<K> {
 
     pub(super) fn failed(error: Error, live: Option<Arc<K>>) -> (Child<K>, Option<Write>) {
         (Child::Failed { error, live }, None)
+    }
+}
+
+/// The outcomes of all children of one object, without their kinds.
+#[derive(Default)]
+pub(crate) struct Outcomes {
+    pub(super) writes: Vec<Write>,
+    /// The fields that admission changed.
+    pub(super) mutations: Vec<String>,
+    /// Why children are not as desired.
+    pub(super) troubles: Vec<Verdict>,
+    /// A state of a child that does not end unless a user acts.
+    dead_end: Option<Verdict>,
+    /// The errors of failed children.
+    pub(super) errors: Vec<Error>,
+    /// The message about an object of another owner.
+    pub(super) not_ours: Option<String>,
+    pub(super) is_awaited: bool,
+    pub(super) is_owner_gone: bool,
+    /// Whether there was any child.
+    pub(super) has_children: bool,
+}
+
+impl Outcomes {
+    /// Adds the state of a child of an `O`.
+    pub(crate) fn add<O: Resource, K: Resource>(&mut self, child: &Child<K>) {
+        self.has_children = true;
+        self.troubles.extend(child.trouble::<O>());
+        self.dead_end = self.dead_end.take().or_else(|| child.dead_end());
+        match child {
+            Child::Kept(_) => {}
+            Child::Awaited(_) => self.is_awaited = true,
+            Child::NotOurs(message) => self.not_ours = self.not_ours.take().or_else(|| Some(message.clone())),
+            Child::Failed { error, .. } => self.errors.push(error.clone()),
+            Child::OwnerGone => self.is_owner_gone = true,
+        }
+    }
+
+    /// Adds the outcomes of later children.
+    pub(super) fn append(&mut self, later: Outcomes) {
+        self.writes.extend(later.writes);
+        self.mutations.extend(later.mutations);
+        self.troubles.extend(later.troubles);
+        self.dead_end = self.dead_end.take().or(later.dead_end);
+        self.errors.extend(later.errors);
+        self.not_ours = self.not_ours.take().or(later.not_ours);
+        self.is_awaited |= later.is_awaited;
+        self.is_owner_gone |= later.is_owner_gone;
+        self.has_children |= later.has_children;
+    }
+
+    /// The conditions to write: `Ready`, `Stalled` and `Mutated`, and the others of the operator.
+    pub(crate) fn conditions<O: Reported>(
+        &self,
+        owner: &O,
+        state: ObservedState,
+        now: &str,
+    ) -> Vec<Condition> {
+        // A refusal comes before other trouble: [`Stage::of`] reads this reason later, because a child may be missing after
+        // a refusal.
+        let trouble = self.troubles.iter().min_by_key(|verdict| !is_refusal(&verdict.reason));
+        let ready = trouble.cloned().unwrap_or(state.ready);
+        let stalled = self.dead_end.clone().or(state.stalled);
+        let mutated = (!self.mutations.is_empty()).then(|| {
+            let fields = self.mutations.join("; ");
+            let message =
+                format_smolstr!("an admission webhook or policy changes what the operator writes: {fields}");
+            Verdict::yes(CHANGED_BY_ADMISSION, message)
+        });
+        let all = [("Ready", ready)].into_iter().chain(state.others);
+        let all = all.chain(stalled.map(|stalled| ("Stalled", stalled)));
+        let all = all.chain(mutated.map(|mutated| ("Mutated", mutated)));
+        let (generation, before) = (owner.metadata().generation, O::observed(owner.status()).1);
+        all.map(|(name, verdict)| verdict.condition(name, generation, before, now)).collect()
     }
 }

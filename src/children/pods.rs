@@ -22,7 +22,7 @@ use smol_str::SmolStr;
 use tokio::time::{Instant, timeout};
 use tracing::{debug, warn};
 
-use super::report::Reported;
+use super::reported::Reported;
 use crate::{
     cluster::Cluster,
     locked,

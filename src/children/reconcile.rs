@@ -21,9 +21,8 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{
-    Child, Children, OfOwner, Outcome, Stage, UNSEEN_RECHECK, once,
-    refusal::Refusal,
-    report::{Outcomes, Reported, Reporter},
+    Child, Children, OfOwner, Outcome, Stage, UNSEEN_RECHECK, once, outcome::Outcomes, refusal::Refusal,
+    reported::Reported, reporter::Reporter,
 };
 use crate::{
     client::Error,
@@ -196,7 +195,7 @@ impl<K: Reported> Reconcile<K> {
         }
         let writes = mem::take(&mut outcomes.writes);
         let has_written = !writes.is_empty();
-        self.record_writes(&writes);
+        self.reporter.record_writes(&*self.object, &writes);
         let is_put_off = match noted.is_put_off {
             Some(decided) => decided,
             None => self.puts_off(&noted.outcomes, has_written),

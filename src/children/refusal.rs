@@ -10,6 +10,8 @@ use crate::{
 
 /// The reason if another owner's object has the name of a child.
 pub(super) const NAME_CONFLICT: &str = "NameConflict";
+/// The reason if admission changes our writes.
+pub(super) const CHANGED_BY_ADMISSION: &str = "ChangedByAdmission";
 /// The reason while a child of a deleted owner of the same name still exists.
 const PREDECESSOR_TERMINATING: &str = "PredecessorTerminating";
 

@@ -2,15 +2,17 @@
 
 use std::{pin::Pin, sync::Arc};
 
-use super::{
-    Stage,
-    reconcile::Reconcile,
-    report::{Reported, Reporter},
-};
+use tracing::info;
+
+use super::{LOG, Stage, reconcile::Reconcile, refusal::Refusal, reported::Reported, reporter::Reporter};
 use crate::{
     cluster::Watch,
     next::ReconcileError,
-    resource::{Resource, conditions::Verdict, list::Broken},
+    resource::{
+        Resource,
+        conditions::{self, Verdict},
+        list::Broken,
+    },
 };
 
 /// The reason of `Ready` while a watch fails.
@@ -21,6 +23,9 @@ pub(crate) const FINALIZER_REMOVED: &str = "FinalizerRemoved";
 pub(crate) const OPERATOR_FAILED: &str = "OperatorFailed";
 /// The reason of `Ready` while a user has paused the operator.
 pub(crate) const PAUSED: &str = "Paused";
+
+/// Most objects that are not ready and that the log names at the start.
+const EXAMPLES_MAX: usize = 10;
 
 /// What a controller reports of objects that it does not pass to the operator.
 pub(crate) trait Statuses<K>: Send + Sync {
@@ -50,7 +55,24 @@ impl<K: Reported> Statuses<K> for WithStatus {
     }
 
     fn overview(&self, objects: &Watch<K>) {
-        super::report::overview(objects);
+        let (mut not_ready, mut examples) = (0, Vec::new());
+        let keys = objects.keys();
+        for key in &keys {
+            let object = objects.get(key);
+            let ready =
+                object.as_ref().map(|object| conditions::find(K::observed(object.status()).1, "Ready"));
+            let reason = match ready {
+                Some(Some(ready)) if ready.status == "True" => continue,
+                Some(ready) => ready.map_or("New".into(), |ready| ready.reason.clone()),
+                None => Refusal::InvalidSpec.reason().into(),
+            };
+            not_ready += 1;
+            if examples.len() < EXAMPLES_MAX {
+                examples.push(format!("{key} {reason}"));
+            }
+        }
+        let examples = (not_ready > 0).then(|| examples.join(", "));
+        info!(target: LOG, objects = keys.len(), not_ready, examples, "{}s at the start", K::KIND);
     }
 
     fn unreadable<'a>(&self, reporter: &'a Reporter, broken: &'a Broken) -> Reporting<'a> {

@@ -90,8 +90,8 @@ const NO_REASONS: &[&str] = &[
 #[test]
 fn conditions_md_has_exactly_the_reasons_of_the_source() {
     let mut used = BTreeSet::new();
-    let children =
-        ["pods", "refusal", "report", "rollout", "statuses"].map(|file| format!("children/{file}.rs"));
+    let children = ["outcome", "pods", "refusal", "report", "reporter", "rollout_conditions", "statuses"]
+        .map(|file| format!("children/{file}.rs"));
     let own = ["operators/mywebserver.rs", "resource/conditions.rs"].map(str::to_owned);
     for file in children.into_iter().chain(own) {
         let source = read(&format!("src/{file}"));

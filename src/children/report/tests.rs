@@ -15,8 +15,10 @@ use crate::{
     captured_log::CapturedLog,
     children::Children,
     client::{DeleteOptions, Part, Patch},
+    cluster::{Cluster, Events},
     controller::{Builder, Controller, Operator},
-    resource::{Key, Labels, Scope, kinds::ConfigMap},
+    locked,
+    resource::{Key, Labels, ObjectMeta, Scope, Uid, kinds::ConfigMap},
     testing::TestServer,
     watch::Lists,
 };

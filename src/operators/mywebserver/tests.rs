@@ -8,10 +8,11 @@ use super::*;
 use crate::{
     children::{
         Child, Reported, Stage, Workload,
+        outcome::Outcomes,
         pods::{self, Trouble},
         refusal::Refusal,
-        report::{Outcomes, Unreadable},
-        rollout,
+        reported::Unreadable,
+        rollout_conditions,
     },
     client::{Config, Error},
     resource::{Status as Refused, StatusCause, StatusDetails, conditions, diff},
@@ -60,7 +61,7 @@ fn status_of(
     let mut outcomes = Outcomes::default();
     outcomes.add::<MyWebserver, _>(deployment);
     outcomes.add::<MyWebserver, _>(service);
-    let state = rollout::state(deployment, Some(web.spec.replicas), pods, Next::OnChange);
+    let state = rollout_conditions::state(deployment, Some(web.spec.replicas), pods, Next::OnChange);
     let mut status = MyWebserverStatus::of(deployment.live(), &Labels::default());
     let conditions = outcomes.conditions(web, state, now);
     MyWebserver::observe(&mut status, web.metadata.generation, conditions);

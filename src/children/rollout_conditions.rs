@@ -11,8 +11,8 @@ use smol_str::{SmolStr, format_smolstr};
 use super::{
     Child,
     pods::Trouble,
-    refusal::remedy,
-    report::{CHANGED_BY_ADMISSION, ObservedState},
+    refusal::{CHANGED_BY_ADMISSION, remedy},
+    reported::ObservedState,
 };
 use crate::{
     next::Next,

@@ -1,0 +1,114 @@
+//! What the reports on all objects of one operator share: the Events, and what it remembers of objects that are not as desired.
+
+use std::{collections::HashSet, sync::Mutex, time::Duration};
+
+use tracing::info;
+
+use super::{
+    LOG, UNSEEN_RECHECK, Write,
+    pods::Looks,
+    reported::{Reported, Unreadable},
+};
+use crate::{
+    client::Error,
+    cluster::{Cluster, EventType, Events},
+    locked,
+    resource::{Resource, Uid, list::Broken},
+};
+
+/// From one look at an object with a NameConflict to the next look at any of them, on average: client-go's workqueues try again as
+/// often, ten times a second. So 450 objects are looked at every [`UNSEEN_RECHECK`], and 10,000 in 17 minutes.
+const CONFLICT_EACH: Duration = Duration::from_millis(100);
+/// What the reports of one operator share.
+pub(crate) struct Reporter {
+    pub(super) cluster: Cluster,
+    /// `None`: no Events are recorded.
+    events: Option<Events>,
+    pub(super) pods: Looks,
+    /// Objects of which a child was created or restored. Their status is written in the next reconcile.
+    pub(super) unreported: Mutex<HashSet<Uid>>,
+    /// Objects whose child has the name of an object of another owner.
+    conflicting: Mutex<HashSet<Uid>>,
+}
+
+impl Reporter {
+    pub(crate) fn new(cluster: &Cluster, events: Option<Events>) -> Reporter {
+        let (unreported, conflicting) = Default::default();
+        Reporter { cluster: cluster.clone(), events, pods: Looks::default(), unreported, conflicting }
+    }
+
+    /// Records an Event, if this operator records any.
+    pub(super) fn record<O: Resource>(
+        &self,
+        about: &O,
+        r#type: EventType,
+        reason: &'static str,
+        note: String,
+    ) {
+        if let Some(events) = &self.events {
+            events.record(about, r#type, reason, note);
+        }
+    }
+
+    /// Records one Event for the created children of an object, one for the updated and one for the restored ones.
+    pub(super) fn record_writes<O: Resource>(&self, about: &O, writes: &[Write]) {
+        let (mut created, mut updated, mut restored) = (Vec::new(), Vec::new(), Vec::new());
+        for write in writes {
+            match write {
+                Write::Created(what) => created.push(&**what),
+                Write::Updated(what) => updated.push(&**what),
+                Write::Restored(what) => restored.push(&**what),
+            }
+        }
+        if !created.is_empty() {
+            info!(target: LOG, kind = O::KIND, key = %about.key(), children = created.join(", "), "created");
+        }
+        let news = [
+            ("Created", "created", created),
+            ("Updated", "changed", updated),
+            ("DriftCorrected", "restored", restored),
+        ];
+        for (reason, verb, what) in news {
+            if !what.is_empty() {
+                let note = format!("{verb} {}", what.join(", "));
+                self.record(about, EventType::Normal, reason, note);
+            }
+        }
+    }
+
+    /// Forgets an object that was deleted.
+    pub(crate) fn forget(&self, owner: &Uid) {
+        locked(&self.unreported).remove(owner);
+        self.forget_conflict(owner);
+        self.pods.forget(owner);
+    }
+
+    /// Reports an object that does not decode as `InvalidSpec`. The earlier report on its children stays.
+    pub(super) async fn unreadable<O: Reported>(&self, broken: &Broken) -> Result<(), Error> {
+        self.forget(&broken.metadata.uid);
+        let live = self.cluster.get_live::<Unreadable<O>>(&broken.metadata.key()).await?;
+        let status = live.report(&broken.error, &self.now());
+        if status != live.status {
+            self.cluster.patch_status(&*live, &status).await?;
+        }
+        Ok(())
+    }
+
+    /// When to look again at an object whose child has a taken name. No watch need show that the name is free, and the looks at one
+    /// object cost several requests.
+    pub(super) fn conflict_pause(&self, owner: &Uid) -> Duration {
+        let mut conflicting = locked(&self.conflicting);
+        conflicting.insert(owner.clone());
+        UNSEEN_RECHECK.max(CONFLICT_EACH * u32::try_from(conflicting.len()).unwrap_or(u32::MAX))
+    }
+
+    /// Forgets that a child of an object has a taken name.
+    pub(super) fn forget_conflict(&self, owner: &Uid) {
+        locked(&self.conflicting).remove(owner);
+    }
+
+    /// The time in RFC 3339, in whole seconds, for conditions.
+    pub(super) fn now(&self) -> String {
+        humantime::format_rfc3339_seconds(self.cluster.now()).to_string()
+    }
+}
