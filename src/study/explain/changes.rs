@@ -4,8 +4,14 @@ use std::{mem, sync::Arc};
 
 use serde::de::IgnoredAny;
 
-use super::{Collection, Explainer, Followed, OpenExchange, OwnerOf, Rule, objects};
+use super::{
+    Explainer, OpenExchange, OwnerOf,
+    followed::{By, Followed},
+    objects,
+    rule::Rule,
+};
 use crate::{
+    client::Collection,
     locked,
     resource::{Accept, Key, LabelSelector, ObjectMeta, Resource, list::Found},
     store::{Change, DeletionSource},
@@ -21,18 +27,6 @@ const DESELECTED: &str =
 
 /// Why the Store does not have an object that the server had.
 const NO_LIST: &str = "the store did not have it, as no list came before";
-
-/// What has changed a Store.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum By {
-    FirstList,
-    List,
-    Event,
-    /// MODIFIED, of an object that the Store does not have, because no list came before.
-    EventBeforeList,
-    /// The answer to a GET or a write of one object.
-    Answer,
-}
 
 impl Explainer {
     /// Sentences about what happened in the Store. Returns how many objects a list has removed.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Explainer, OpenExchange, Rule, Unauthorized};
+use super::{Explainer, OpenExchange, followed::Unauthorized, rule::Rule};
 use crate::{client::Error, resource::Status, study::record::Entry, watch::EndReason};
 
 impl Explainer {

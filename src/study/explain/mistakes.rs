@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use super::Rule;
+use super::rule::Rule;
 
 /// A mistake, and a test. Displayed after the first sentence that is about the mistake.
 #[derive(Debug, PartialEq, Eq)]
@@ -24,6 +24,13 @@ impl fmt::Display for Mistake {
             f,
             "avoids mistake {number}: {title} (docs/watch.md, section {section}; test: {test} in {file})"
         )
+    }
+}
+
+impl Rule {
+    /// The mistake that the rule avoids, if it is listed in docs/reliability.md.
+    pub(super) fn mistake(self) -> Option<&'static Mistake> {
+        MISTAKES.iter().find(|mistake| mistake.rules.contains(&self))
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use regex::Regex;
 use serde_json::{Value, json};
 
-use super::*;
+use super::{mistakes::MISTAKES, *};
 
 /// A list of the Pod `a` at version 3.
 const LISTED: &str = "> /api/v1/pods?limit=100\n< 200\n[7 a:3]\n. clean\n";
@@ -180,7 +180,7 @@ fn each_rule_is_explained_and_followed_by_the_next_request() {
     let events = "ADDED a:8\nDELETED a:9\nDELETED b:10";
     differences.extend(differs(&mut seen, selected, events, &[Added, Deselected, Deselected], ""));
     assert!(differences.is_empty(), "{}", differences.join("\n"));
-    let source = include_str!("../explain.rs").split_once("enum Rule {\n").expect("the rules").1;
+    let source = include_str!("rule.rs").split_once("enum Rule {\n").expect("the rules").1;
     let rules = source.lines().map(|line| line.trim().trim_end_matches(','));
     let rules: BTreeSet<_> = rules.take_while(|rule| *rule != "}").collect();
     assert_eq!(
