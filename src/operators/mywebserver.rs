@@ -12,7 +12,6 @@
 //! because a cluster may run no garbage collector.
 
 pub mod types;
-pub mod status;
 #[cfg(test)]
 mod tests;
 
@@ -26,8 +25,7 @@ use crate::{
     resource::{INSTANCE, LabelSelector, Labels, MANAGED_BY, ObjectMeta, kinds::*},
     runtime::Setup,
 };
-use status::MyWebserverStatus;
-pub use types::{MyWebserver, MyWebserverSpec};
+pub use types::{MyWebserver, MyWebserverSpec, MyWebserverStatus};
 
 /// The value of the label `app.kubernetes.io/managed-by`.
 pub const OPERATOR: &str = "mywebserver-operator";

@@ -1,15 +1,18 @@
-//! The types of MyWebserver: metadata, spec, and the CustomResourceDefinition that `listwatch crd` prints.
+//! The types of MyWebserver: metadata, spec, status, and the CustomResourceDefinition that `listwatch crd` prints.
 
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use smol_str::SmolStr;
 
-use super::status::MyWebserverStatus;
 use crate::{
     crd::{self, column, wide},
     operators::pod_settings::{self, PodSettings},
-    resource::{ObjectMeta, kinds::EnvVar, only_paused},
+    resource::{
+        Condition, Labels, ObjectMeta,
+        kinds::{Deployment, DeploymentStatus, EnvVar},
+        only_paused,
+    },
 };
 
 /// Longest name of a MyWebserver: its Service is called `mws-<name>`, and a Service's name has at most 63 characters.
@@ -81,6 +84,59 @@ impl MyWebserverSpec {
         1
     }
 }
+
+/// The observed state of the web server.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct MyWebserverStatus {
+    /// The latest metadata.generation that the operator has observed. -1: none yet.
+    pub observed_generation: i64,
+    /// Number of Pods, of the present and of older specs.
+    pub replicas: i32,
+    /// Number of Pods whose condition Ready is true.
+    pub ready_replicas: i32,
+    /// Number of Pods that have been ready for at least minReadySeconds.
+    pub available_replicas: i32,
+    /// Label selector of the Pods, for autoscalers: app.kubernetes.io/instance=web,…
+    #[schemars(with = "String")]
+    pub selector: SmolStr,
+    /// Ready: all desired replicas have the latest spec and are available. Available: enough replicas are available.
+    /// Progressing: a rollout is in progress or complete. Stalled: the rollout cannot proceed until a user acts. Mutated: an
+    /// admission webhook or policy changes fields that the operator writes.
+    #[schemars(schema_with = "crd::conditions")]
+    pub conditions: Vec<Condition>,
+}
+
+impl Default for MyWebserverStatus {
+    fn default() -> MyWebserverStatus {
+        MyWebserverStatus {
+            observed_generation: -1,
+            replicas: 0,
+            ready_replicas: 0,
+            available_replicas: 0,
+            selector: SmolStr::default(),
+            conditions: Vec::new(),
+        }
+    }
+}
+
+impl MyWebserverStatus {
+    /// The counts of a Deployment, if there is one, and the selector of its Pods.
+    #[must_use]
+    pub fn of(deployment: Option<&Deployment>, selector: &Labels) -> MyWebserverStatus {
+        let nothing = DeploymentStatus::default();
+        let rollout = deployment.map_or(&nothing, |deployment| &deployment.status);
+        MyWebserverStatus {
+            replicas: rollout.replicas,
+            ready_replicas: rollout.ready_replicas,
+            available_replicas: rollout.available_replicas,
+            selector: selector.as_selector().into(),
+            ..MyWebserverStatus::default()
+        }
+    }
+}
+
+crate::reported!(MyWebserver, MyWebserverStatus);
 
 /// `spec` of `v1`. Conversion between versions only changes `apiVersion`, and prunes what the other does not name: so v1
 /// names all fields of v2, or writing through v1 would lose them.
