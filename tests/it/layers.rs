@@ -1,6 +1,6 @@
-//! The files of each crate form layers. No top-level folder uses, directly or indirectly, a folder that uses it. At every
-//! depth, files that need each other are in one folder, and each such circle is listed here. A file counts to the folder of its
-//! name. No crate has two types of the same name.
+//! The files of each crate form layers: at every depth, no file or folder uses, directly or indirectly, one beside it that uses it. A
+//! file counts to the folder of its name. Also through the file above them, files of different folders do not need each other. No crate
+//! has two types of the same name.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -129,30 +129,6 @@ fn reached<'f>(uses: &BTreeMap<&'f str, BTreeSet<&'f str>>, from: &'f str) -> BT
 }
 
 #[test]
-fn folders_do_not_use_each_other_in_a_circle() {
-    for (src, user, used_one) in [("src", "cluster", "watch"), ("apiserver/src", "verbs", "storage")] {
-        let files = files(src);
-        let top = |name: &str| name.split('/').next().unwrap_or_default().to_owned();
-        let mut folders: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-        for (name, used) in uses(&files) {
-            let used = used.into_iter().map(top).filter(|used| *used != top(name));
-            folders.entry(top(name)).or_default().extend(used);
-        }
-        assert!(folders[user].contains(used_one), "the `use` lines of {src} are read: {folders:?}");
-        // Repeatedly remove a folder that uses none of the remaining folders.
-        while let Some(lowest) =
-            folders.iter().find(|(_, used)| used.is_empty()).map(|(name, _)| name.clone())
-        {
-            folders.remove(&lowest);
-            folders.values_mut().for_each(|used| {
-                used.remove(&lowest);
-            });
-        }
-        assert!(folders.is_empty(), "modules of {src} that use each other in a circle: {folders:?}");
-    }
-}
-
-#[test]
 fn files_that_need_each_other_are_in_one_folder() {
     for (src, user, used_one) in
         [("src", "cli/trace", "cli/screen"), ("apiserver/src", "kinds/pods/security", "kinds/pods")]
@@ -183,15 +159,13 @@ fn files_that_need_each_other_are_in_one_folder() {
     }
 }
 
-/// Groups of files in one folder that use each other in a circle. No other may be added, and one that is gone is removed here.
-const CIRCLES: [(&str, &[&str]); 2] = [
-    ("src", &["operators/database/data operators/database/desired operators/database/scripts"]),
-    ("apiserver/src", &[]),
-];
-
 #[test]
-fn circles_of_files_in_one_folder_do_not_grow() {
-    for (src, known) in CIRCLES {
+fn files_and_folders_beside_each_other_form_no_circle() {
+    for (src, user, used_one) in [
+        ("src", "cluster", "watch"),
+        ("src", "cli/trace", "cli/screen"),
+        ("apiserver/src", "verbs", "storage"),
+    ] {
         let files = files(src);
         // The files that each file and its folder use in the folder around them.
         let mut used_beside: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
@@ -204,16 +178,13 @@ fn circles_of_files_in_one_folder_do_not_grow() {
                 }
             }
         }
-        let reached: BTreeMap<&str, BTreeSet<&str>> =
-            used_beside.keys().map(|name| (*name, reached(&used_beside, name))).collect();
-        let circle = |name: &str| {
-            let others = reached[name].iter().copied();
-            let back = others.filter(|other| reached.get(other).is_some_and(|others| others.contains(name)));
-            back.collect::<Vec<_>>().join(" ")
-        };
-        let circles: BTreeSet<String> = used_beside.keys().map(|name| circle(name)).collect();
-        let circles: Vec<&str> = circles.iter().map(String::as_str).filter(|one| !one.is_empty()).collect();
-        assert_eq!(circles, known, "files in one folder of {src} that use each other in a circle");
+        assert!(used_beside[user].contains(used_one), "the `use` lines of {src} are read: {used_beside:?}");
+        let circles: Vec<(&str, Vec<&str>)> = used_beside
+            .keys()
+            .map(|name| (*name, reached(&used_beside, name).into_iter().collect()))
+            .filter(|(name, reached): &(&str, Vec<&str>)| reached.contains(name))
+            .collect();
+        assert!(circles.is_empty(), "files of {src} that use themselves, by way of these: {circles:?}");
     }
 }
 

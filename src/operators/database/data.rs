@@ -11,18 +11,14 @@ use smol_str::{SmolStr, format_smolstr};
 
 use super::{
     Database, MANAGED_BY, OPERATOR, PORT,
-    desired::{labels, volume},
-    types::{DatabaseDeletionPolicy, SIZE_MAX},
+    desired::{NOT_PRUNED, labels, volume},
+    types::{DatabaseDeletionPolicy, SIZE_MAX, gib},
 };
 use crate::resource::{
     INSTANCE, Labels, ObjectMeta, OwnerReference,
     kinds::{PersistentVolumeClaim, PersistentVolumeClaimStatus, Secret},
     without_annotations,
 };
-
-/// Argo CD takes an object without an owner for one of its application `db`, if the object has `app.kubernetes.io/instance: db`, and
-/// deletes it, because it is in no manifest: <https://argo-cd.readthedocs.io/en/stable/user-guide/sync-options/>.
-pub(super) const NOT_PRUNED: (&str, &str) = ("argocd.argoproj.io/sync-options", "Prune=false,Delete=false");
 
 /// The Secret of a role, with a new random password. That of applications has an address, too.
 pub(super) fn secret(database: &Database, name: &str, role: &str) -> Secret {
@@ -151,15 +147,6 @@ pub(super) fn growth(database: &Database, claim: &Claim) -> Option<Value> {
     let is_bound = claim.status.phase == "Bound";
     (grows && is_bound)
         .then(|| json!({"op": "replace", "path": "/spec/resources/requests/storage", "value": storage}))
-}
-
-/// A whole number of Gi. The API server writes `2048Gi` as `2Ti`.
-pub(super) fn gib(quantity: &str) -> Option<u64> {
-    let (number, factor) = match quantity.strip_suffix("Ti") {
-        Some(number) => (number, 1024),
-        None => (quantity.strip_suffix("Gi")?, 1),
-    };
-    number.parse::<u64>().ok()?.checked_mul(factor)
 }
 
 #[cfg(test)]

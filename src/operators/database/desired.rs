@@ -5,9 +5,7 @@ use std::collections::BTreeMap;
 use smol_str::{SmolStr, format_smolstr};
 
 use super::{
-    CONTAINER, Database, DatabaseSpec, MANAGED_BY, OPERATOR, PORT,
-    data::NOT_PRUNED,
-    scripts,
+    CONTAINER, Database, DatabaseSpec, MANAGED_BY, OPERATOR, PORT, scripts,
     types::{BackupSpec, RestoreSpec, TlsSpec},
 };
 use crate::resource::{INSTANCE, LabelSelector, Labels, ObjectMeta, kinds::*};
@@ -24,6 +22,10 @@ const SECRET_MODE: i32 = 0o400;
 const SCRIPTS_MODE: i32 = 0o644;
 /// Longest backup: a `pg_dump` that hangs would keep all later ones from starting. In this time, it writes a terabyte at 25 MB/s.
 const BACKUP_SECS_MAX: i64 = 12 * 60 * 60;
+
+/// Argo CD takes an object without an owner for one of its application `db`, if the object has `app.kubernetes.io/instance: db`, and
+/// deletes it, because it is in no manifest: <https://argo-cd.readthedocs.io/en/stable/user-guide/sync-options/>.
+pub(super) const NOT_PRUNED: (&str, &str) = ("argocd.argoproj.io/sync-options", "Prune=false,Delete=false");
 
 /// The path of the template of Pods in a StatefulSet or a Job, and in a CronJob.
 const TEMPLATE: &str = "/spec/template";

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Database, DatabaseSpec, data::gib};
+use super::{Database, DatabaseSpec, types::gib};
 
 /// The files that are the same for each Database.
 const FILES: [(&str, &str); 7] = [

@@ -144,6 +144,15 @@ impl DatabaseSpec {
     }
 }
 
+/// A whole number of Gi. The API server writes `2048Gi` as `2Ti`.
+pub(super) fn gib(quantity: &str) -> Option<u64> {
+    let (number, factor) = match quantity.strip_suffix("Ti") {
+        Some(number) => (number, 1024),
+        None => (quantity.strip_suffix("Gi")?, 1),
+    };
+    number.parse::<u64>().ok()?.checked_mul(factor)
+}
+
 /// The observed state of the database.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
