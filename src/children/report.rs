@@ -37,11 +37,7 @@ impl<O: Reported> Reconcile<O> {
     /// The state of an object whose Pods a Deployment, StatefulSet, DaemonSet or Job runs, with the reason why they do not run, if so.
     /// Does not look for a reason if [`Reconcile::finish`] writes no status now.
     pub async fn rollout<W: Workload>(&self, workload: &Child<W>, desired: &W) -> ObservedState {
-        let kept = match workload {
-            Child::Kept(live) => Some(live.rollout()),
-            Child::Awaited(_) | Child::NotOurs(_) | Child::Failed { .. } | Child::OwnerGone => None,
-        };
-        let desired = desired.rollout();
+        let (kept, desired) = (workload.kept().map(|live| live.rollout()), desired.rollout());
         let waiting = kept.filter(Rollout::waits_for_pods).map(|live| PodsOf {
             generation: live.generation,
             // A live selector that lacks a label of ours also selects Pods of other writers. The API server chooses that of a Job.

@@ -150,10 +150,7 @@ pub(crate) fn state<W: Workload>(
     next: Next,
 ) -> ObservedState {
     let live = workload.live().map(|live| live.rollout());
-    let kept = match workload {
-        Child::Kept(_) => live.as_ref(),
-        Child::Awaited(_) | Child::NotOurs(_) | Child::Failed { .. } | Child::OwnerGone => None,
-    };
+    let kept = live.as_ref().filter(|_| workload.kept().is_some());
     let missing = || {
         let reason = if W::KIND == Deployment::KIND { "DeploymentMissing" } else { "WorkloadMissing" };
         Verdict::no(reason, format_smolstr!("there is no {} of ours", W::KIND))
