@@ -39,13 +39,18 @@ use tokio::{
 use tracing::{debug, info, warn};
 
 use crate::{
-    children::{OPERATOR_FAILED, OfOwner, PAUSED, Reporter, Statuses},
+    children::{OPERATOR_FAILED, OfOwner, PAUSED, Refusal, Reporter, Statuses},
     client::Leadership,
     cluster::{Cluster, Readiness, Watch},
     correction_backoff::CorrectionBackoff,
     next::Retry,
     queue::{Queue, ReconcileResult, Urgency},
-    resource::{Key, Resource, Scope, conditions::Verdict, list::Found, paused},
+    resource::{
+        Key, Resource, Scope,
+        conditions::Verdict,
+        list::{BrokenCause, Found},
+        paused,
+    },
     store::{Change, Listening},
 };
 use awaits::{Awaited, LOOK_AGAIN, unwatched};
@@ -90,6 +95,8 @@ struct Driver<O: Operator> {
     operator: O,
     /// The children, to delete them after their owner.
     children: Vec<Arc<dyn OfOwner>>,
+    /// Held while a worker has an object that is too large to be kept: its content may take megabytes.
+    large: tokio::sync::Mutex<()>,
 }
 
 /// State that the listeners of the watches and the workers share.
@@ -233,7 +240,26 @@ impl<O: Operator> Driver<O> {
     async fn reconcile(&self, key: &Key, version: Option<SmolStr>) -> Result<Next, ReconcileError> {
         // If this fails, the new object with that name is still reconciled, so that its status shows problems.
         let deleted = self.reconcile_deleted(key).await;
-        let found = self.shared.objects.find(key);
+        let mut found = self.shared.objects.find(key);
+        let mut _permit = None;
+        if let Some(Found::Broken(broken)) = &found
+            && broken.cause == BrokenCause::TooLarge
+            && broken.metadata.is_terminating()
+            && O::FINALIZER.is_some()
+        {
+            // Its cleanup needs its content, and its finalizers, which may not be kept either. The other workers do not wait for it.
+            let Ok(permit) = self.large.try_lock() else { return deleted.map(|()| Next::After(LOOK_AGAIN)) };
+            _permit = Some(permit);
+            match self.shared.cluster.get_live(key).await {
+                Err(error) if error.is_not_found() => return deleted.map(|()| Next::OnChange),
+                // It does not decode, either.
+                Err(error) if error.code().is_none() && Refusal::of(&error).is_some() => {}
+                live => found = Some(Found::Readable(live?)),
+            }
+            if version_of(found.as_ref()) != version {
+                return deleted.map(|()| Next::After(LOOK_AGAIN));
+            }
+        }
         if version_of(found.as_ref()) != version {
             // The object has changed since that check, and may need other watches now.
             return Ok(Next::After(Duration::ZERO));

@@ -27,7 +27,10 @@ use smol_str::SmolStr;
 
 use crate::{
     locked,
-    resource::{Key, ObjectMeta, Resource, Uid, compare_versions, list::Found},
+    resource::{
+        Key, ObjectMeta, Resource, Uid, compare_versions,
+        list::{Broken, BrokenCause, Found},
+    },
 };
 use kept::Share;
 pub(crate) use kept::weight_of;
@@ -230,7 +233,8 @@ impl<K: Resource> Store<K> {
                 // The object does not count as listed. If it was deleted before the version of the present list, no DELETED
                 // event will come, so the end of that list must remove it.
                 let unlisted = contents.round.wrapping_sub(1);
-                contents.put(&self.kept, Found::Readable(Arc::clone(object)), unlisted, is_selected)
+                let found = contents.as_kept_before(&self.kept, object);
+                contents.put(&self.kept, found, unlisted, is_selected)
             } else {
                 Vec::new()
             }
@@ -268,6 +272,19 @@ impl<K: Resource> Store<K> {
 }
 
 impl<K: Resource> Contents<K> {
+    /// The object of an answer. If it was too large to be kept, only a list or a watch shows whether it still is.
+    fn as_kept_before(&self, kept: &Kept<K>, object: &Arc<K>) -> Found<K> {
+        match self.objects.get(&object.key()).map(|item| &item.found) {
+            Some(Found::Broken(broken))
+                if matches!(kept, Kept::Reconciled) && broken.cause == BrokenCause::TooLarge =>
+            {
+                let metadata = object.metadata().clone();
+                Found::Broken(Arc::new(Broken { metadata, error: broken.error.clone(), cause: broken.cause }))
+            }
+            Some(_) | None => Found::Readable(Arc::clone(object)),
+        }
+    }
+
     /// Keeps the newer of two versions. If they cannot be compared, the one that arrives later wins. In a list after a restored
     /// backup, the listed one wins. The same version again changes nothing, except for whether its content is kept. Nor does an object that
     /// we deleted change anything.
@@ -296,8 +313,8 @@ impl<K: Resource> Contents<K> {
         let is_same = match (item.found.readable(), after.readable()) {
             // Its content came with the answer to a write, and is too large.
             (Some(_), None) => false,
-            // There is room now for its content.
-            (None, Some(_)) => !matches!(kept, Kept::Within { .. }),
+            // There is room now for its content, or it is small enough.
+            (None, Some(_)) => !matches!(kept, Kept::Within { .. } | Kept::Reconciled),
             (Some(_), Some(_)) | (None, None) => true,
         };
         if is_known && is_same {
@@ -341,10 +358,7 @@ impl<K: Resource> Contents<K> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::resource::{
-        kinds::Service,
-        list::{Broken, BrokenCause},
-    };
+    use crate::resource::kinds::Service;
 
     fn object(uid: &str, version: &str) -> Service {
         let mut object = Service::default();
@@ -398,6 +412,28 @@ mod tests {
         assert_eq!(what(&store).as_deref(), Some("a@105"));
         store.applied(Found::Readable(Arc::new(object("a", "105"))));
         assert_eq!(heard(&log), ["+a@105"]);
+    }
+
+    /// Each answer had its content, which stayed until the watch sent the event.
+    #[test]
+    fn the_answer_to_a_write_brings_no_content_of_an_object_that_is_too_large() {
+        let store = Store::keeping(Kept::Reconciled);
+        let large = |version: &str| {
+            let (metadata, cause) = (object("a", version).metadata, BrokenCause::TooLarge);
+            Found::Broken(Arc::new(Broken { metadata, error: "too large".to_owned(), cause }))
+        };
+        store.list_begins();
+        store.listed("100", [large("90")]);
+        store.list_ends(&"100".into());
+        let is_kept = || store.find(&object("a", "1").key()).is_some_and(|found| found.readable().is_some());
+        store.wrote(&Arc::new(object("a", "105")), true);
+        assert_eq!((what(&store).as_deref(), is_kept()), (Some("a@105"), false));
+        store.applied(large("105"));
+        assert!(!is_kept());
+        store.wrote(&Arc::new(object("a", "107")), true);
+        // Somebody had made it smaller.
+        store.applied(Found::Readable(Arc::new(object("a", "107"))));
+        assert_eq!((what(&store).as_deref(), is_kept()), (Some("a@107"), true));
     }
 
     #[test]

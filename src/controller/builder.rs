@@ -230,7 +230,7 @@ impl<K: Resource> Builder<K> {
             "the method `deleting` of {name} would never be called: name its `const FINALIZER`"
         );
         let Builder { shared, listening, awaited, named, wakes, children, scopes: _ } = self;
-        let driver = Arc::new(Driver { shared, operator, children });
+        let driver = Arc::new(Driver { shared, operator, children, large: tokio::sync::Mutex::default() });
         Controller {
             driver,
             _listening: listening,

@@ -75,7 +75,7 @@ impl<O: Operator> Driver<O> {
     }
 
     /// Deletes the children of a deleted object, and calls [`Operator::deleted`].
-    async fn clean_up_after(&self, last: Arc<O::Kind>) -> Result<(), ReconcileError> {
+    pub(super) async fn clean_up_after(&self, last: Arc<O::Kind>) -> Result<(), ReconcileError> {
         let owner = &last.metadata().uid;
         self.shared.reporter.forget(owner);
         let mut deleted = Ok(());

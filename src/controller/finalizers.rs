@@ -72,12 +72,18 @@ impl<O: Operator> Driver<O> {
             let (found, seen) = (found.metadata(), object.metadata());
             found.uid == seen.uid && found.generation == seen.generation
         };
-        let object = self.shared.objects.get(&object.key()).filter(is_same).unwrap_or(object);
+        let kept = self.shared.objects.get(&object.key());
+        let is_kept = kept.is_some();
+        let object = kept.filter(is_same).unwrap_or(object);
         let Some(index) = finalizer_index::<O>(object.metadata()) else { return Ok(Next::OnChange) };
         let answer = self.shared.cluster.patch(&*object, vec![removal(index)]).await?;
         // The version is the same if this was the last finalizer: the API server stores no new one, and deletes the object.
         if answer.metadata().resource_version == object.metadata().resource_version {
             self.shared.cluster.forget::<O::Kind>(answer.metadata());
+            if !is_kept {
+                // It is too large, so there is no tombstone.
+                self.clean_up_after(Arc::clone(&object)).await?;
+            }
         }
         info!(target: LOG, kind = O::Kind::KIND, key = %object.key(), "cleaned up");
         Ok(Next::OnChange)
@@ -124,12 +130,14 @@ spec:
   - name: v1
     served: true
     storage: true
-    schema: {openAPIV3Schema: {type: object, properties: {keep: {type: boolean}}}}
+    schema: {openAPIV3Schema: {type: object, properties: {keep: {type: boolean}, text: {type: string}}}}
 ";
 
     #[derive(Serialize, Deserialize)]
     struct Disk {
         metadata: ObjectMeta,
+        #[serde(default)]
+        text: String,
     }
 
     crate::kind!(Disk, "example.com", "v1", "disks");
@@ -199,6 +207,28 @@ spec:
                 finalizers: ["example.com/disk".into()].into(),
                 ..ObjectMeta::default()
             },
+            text: String::new(),
+        }
+    }
+
+    /// The finalizer stayed for ever, and with it the namespace of the object.
+    #[tokio::test(start_paused = true)]
+    async fn an_object_that_is_too_large_to_be_kept_is_cleaned_up() {
+        let with_text = Disk { text: "a".repeat(300 * 1024), ..disk() };
+        let mut with_finalizers = disk();
+        let others = (0..100).map(|number| format!("example.com/{number:060}").into());
+        with_finalizers.metadata.finalizers =
+            with_finalizers.metadata.finalizers.iter().cloned().chain(others).collect();
+        for large in [with_text, with_finalizers] {
+            let server = TestServer::start(&[CRD]).await;
+            server.client.create(&large).await.expect("a Disk");
+            server.client.delete::<Disk>(&large.key(), &DeleteOptions::default()).await.expect("an answer");
+            let controller = |setup: Setup| {
+                let disks = setup.kind_without_status::<Disk>("disks");
+                let operator = Disks { cluster: setup.cluster.clone(), operation: Mutex::default() };
+                disks.run_by(operator)
+            };
+            assert_eq!(server.run(controller).await, ["PATCH disks/a 200"]);
         }
     }
 
