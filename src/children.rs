@@ -13,8 +13,7 @@
 //! (`children/report.rs`). [`refusal`] has the reasons of refused writes, [`rollout_conditions`] and [`pods`] say why a workload is not
 //! ready. [`once`] is for objects that outlive their owner, [`by_owner`] deletes the children of a deleted owner.
 //!
-//! A child is an object whose controller ownerReference has the uid of the owner, or whose annotations have it, as in another
-//! namespace: see [`marks`]. If another writer keeps reverting a correction, the corrections pause for a while (`correction_backoff.rs`). If
+//! A child is an object whose controller ownerReference has the uid of the owner. If another writer keeps reverting a correction, the corrections pause for a while (`correction_backoff.rs`). If
 //! an admission webhook or policy changes a field in our writes, the field keeps that value, and [`Outcome::mutations`] names it
 //! ([`admission`]).
 
@@ -24,7 +23,6 @@ mod by_owner;
 mod create;
 mod delete;
 mod from_yaml;
-pub mod marks;
 mod once;
 pub(crate) mod outcome;
 pub(crate) mod pods;
@@ -54,7 +52,6 @@ use by_owner::ByOwner;
 pub(crate) use by_owner::OfOwner;
 use create::is_wanted;
 pub use from_yaml::{InvalidManifest, from_yaml};
-use marks::Marks;
 pub(crate) use outcome::UNSEEN_RECHECK;
 pub use outcome::{Child, Outcome, Stage, Write};
 pub use pods::{PodsOf, Trouble};
@@ -74,8 +71,6 @@ const LOG: &str = module_path!();
 pub struct Children<K> {
     cluster: Cluster,
     watch: Watch<K>,
-    /// `None`: an ownerReference names the owner.
-    marks: Option<Marks>,
     /// The corrections that another writer keeps reverting.
     corrections: CorrectionBackoff,
     /// The fields that admission changes in our writes.
@@ -100,26 +95,16 @@ enum Ownership {
 impl<K: Resource + Serialize> Children<K> {
     /// Manages the children in a watch.
     pub fn new(cluster: &Cluster, watch: &Watch<K>) -> Children<K> {
-        Children::of(cluster, watch, None)
-    }
-
-    fn of(cluster: &Cluster, watch: &Watch<K>, marks: Option<Marks>) -> Children<K> {
         let mutations = Arc::<Mutations>::default();
         Children {
             cluster: cluster.clone(),
             watch: watch.clone(),
-            marks,
             corrections: CorrectionBackoff::default(),
-            by_owner: Arc::new(ByOwner::new(cluster, watch, marks, &mutations)),
+            by_owner: Arc::new(ByOwner::new(cluster, watch, &mutations)),
             mutations,
             new_in_selector: None,
             owning: Vec::new(),
         }
-    }
-
-    /// Manages children whose annotations name their owner. The type of the children must have annotations.
-    pub fn marked(cluster: &Cluster, watch: &Watch<K>, marks: Marks) -> Children<K> {
-        Children::of(cluster, watch, Some(marks))
     }
 
     /// A live Deployment or StatefulSet may lack this label in its selector: an earlier version of the operator has created it. The
@@ -197,7 +182,7 @@ impl<K: Resource + Serialize> Children<K> {
     ) -> (Child<K>, Option<Write>) {
         match self.ownership(owner, metadata) {
             Ownership::Namesake => self.replace_namesakes(owner, metadata).await,
-            Ownership::Foreign if self.marks.is_none() && metadata.controller().is_some() => {
+            Ownership::Foreign if metadata.controller().is_some() => {
                 (Child::NotOurs(self.belongs::<O>(metadata)), None)
             }
             // It may be adopted.
@@ -225,14 +210,10 @@ impl<K: Resource + Serialize> Children<K> {
 
     fn ownership<O: Resource>(&self, owner: &O, live: &ObjectMeta) -> Ownership {
         let is_namesake = |by: &OwnerReference| by.is_a::<O>() && by.name == owner.metadata().name;
-        let by = match self.marks {
-            Some(marks) => marks.owner(live).map(|by| (by.uid, by.key == owner.key())),
-            None => live.controller().map(|by| (by.uid.clone(), is_namesake(by))),
-        };
-        match by {
-            Some((uid, _)) if uid == owner.metadata().uid => Ownership::Ours,
-            Some((_, true)) => Ownership::Namesake,
-            Some((_, false)) | None => Ownership::Foreign,
+        match live.controller() {
+            Some(by) if by.uid == owner.metadata().uid => Ownership::Ours,
+            Some(by) if is_namesake(by) => Ownership::Namesake,
+            Some(_) | None => Ownership::Foreign,
         }
     }
 
@@ -379,11 +360,9 @@ impl<K: Resource + Serialize> Children<K> {
 
     /// The same for an object that cannot be adopted.
     fn belongs<O: Resource>(&self, metadata: &ObjectMeta) -> String {
-        let marked = self.marks.and_then(|marks| marks.owner(metadata));
-        let owner = match (marked, metadata.controller()) {
-            (Some(owner), _) => format!("belongs to {} {}", O::KIND, owner.key),
-            (None, Some(owner)) => format!("belongs to {} {}", owner.kind, owner.name),
-            (None, None) => format!("does not belong to this {}", O::KIND),
+        let owner = match metadata.controller() {
+            Some(owner) => format!("belongs to {} {}", owner.kind, owner.name),
+            None => format!("does not belong to this {}", O::KIND),
         };
         format!("{} {} exists and {owner}; delete or rename one of the two", K::KIND, metadata.name)
     }

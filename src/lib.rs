@@ -122,7 +122,6 @@
 //! | `client::Tap` | | sees each request and answer, for `study` |
 //! | [`resource::diff::Merge`] | x-kubernetes-list-type, x-kubernetes-map-type | the fields that are ours as a whole, and the lists in which other writers have items of their own |
 //! | [`children::Children`] | CreateOrUpdate | the children of one kind: creates and corrects them |
-//! | [`children::marks::Marks`] | EnqueueRequestForAnnotation (operator-lib) | annotations that name the owner of a child in another namespace |
 //!
 //! Everything on the wire has its Kubernetes name: resourceVersion, BOOKMARK, 410 Expired.
 //!

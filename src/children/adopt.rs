@@ -30,8 +30,7 @@ impl<K: Resource + Serialize> Children<K> {
     /// corrected. A child with another immutable field would be deleted.
     pub(super) fn is_adoptable<O: Resource>(&self, desired: &K, live: &K) -> bool {
         let (labels, metadata) = (&desired.metadata().labels, live.metadata());
-        self.marks.is_none()
-            && metadata.controller().is_none()
+        metadata.controller().is_none()
             && !metadata.is_terminating()
             && !labels.is_empty()
             && labels.iter().all(|(key, value)| metadata.labels.get(key) == Some(value))

@@ -1,5 +1,4 @@
-//! The children of each owner, by its uid, to delete them after their owner: the garbage collector may be slow or absent, and does
-//! not know children with [`marks`](super::marks).
+//! The children of each owner, by its uid, to delete them after their owner: the garbage collector may be slow or absent.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -7,7 +6,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use super::{admission::Mutations, marks::Marks};
+use super::admission::Mutations;
 use crate::{
     client::Error,
     cluster::{Cluster, Watch},
@@ -20,7 +19,6 @@ use crate::{
 pub(super) struct ByOwner<K> {
     cluster: Cluster,
     watch: Watch<K>,
-    marks: Option<Marks>,
     mutations: Arc<Mutations>,
     keys: Arc<Mutex<Keys>>,
     _listening: Listening,
@@ -31,34 +29,26 @@ type Keys = HashMap<Uid, BTreeSet<Key>>;
 
 /// The children of an owner, of a kind that the caller does not know.
 pub(crate) trait OfOwner: Send + Sync {
-    /// Deletes the children of an owner. One that has lost its ownerReference or marks is orphaned, and stays.
+    /// Deletes the children of an owner. One that has lost its ownerReference is orphaned, and stays.
     fn delete_all<'a>(&'a self, owner: &'a Uid) -> Deleting<'a>;
 }
 
 type Deleting<'a> = Pin<Box<dyn Future<Output = Result<(), Error>> + Send + 'a>>;
 
 /// The uid of the owner, if there is one.
-fn owner(marks: Option<Marks>, child: &ObjectMeta) -> Option<Uid> {
-    match marks {
-        Some(marks) => marks.owner(child).map(|owner| owner.uid),
-        None => child.controller().map(|owner| owner.uid.clone()),
-    }
+fn owner(child: &ObjectMeta) -> Option<Uid> {
+    child.controller().map(|owner| owner.uid.clone())
 }
 
 impl<K: Resource> ByOwner<K> {
-    pub(super) fn new(
-        cluster: &Cluster,
-        watch: &Watch<K>,
-        marks: Option<Marks>,
-        mutations: &Arc<Mutations>,
-    ) -> ByOwner<K> {
+    pub(super) fn new(cluster: &Cluster, watch: &Watch<K>, mutations: &Arc<Mutations>) -> ByOwner<K> {
         let keys = Arc::<Mutex<Keys>>::default();
         // Two changes may be reported out of order, so the present object replaces the earlier one, whatever the change was.
         let update = {
             let (watch, keys) = (watch.clone(), Arc::clone(&keys));
             move |key: &Key, earlier: Option<&ObjectMeta>| {
                 let mut keys = locked(&keys);
-                if let Some(earlier) = earlier.and_then(|earlier| owner(marks, earlier))
+                if let Some(earlier) = earlier.and_then(owner)
                     && let Some(children) = keys.get_mut(&earlier)
                 {
                     children.remove(key);
@@ -67,7 +57,7 @@ impl<K: Resource> ByOwner<K> {
                     }
                 }
                 let present = watch.find(key);
-                if let Some(present) = present.and_then(|present| owner(marks, present.metadata())) {
+                if let Some(present) = present.and_then(|present| owner(present.metadata())) {
                     keys.entry(present).or_default().insert(key.clone());
                 }
             }
@@ -84,7 +74,7 @@ impl<K: Resource> ByOwner<K> {
         });
         watch.keys().iter().for_each(|key| update(key, None));
         let (cluster, watch, mutations) = (cluster.clone(), watch.clone(), Arc::clone(mutations));
-        ByOwner { cluster, watch, marks, mutations, keys, _listening: listening }
+        ByOwner { cluster, watch, mutations, keys, _listening: listening }
     }
 }
 
@@ -98,7 +88,7 @@ impl<K: Resource> OfOwner for ByOwner<K> {
                 let Some(child) = self.watch.find(&key) else { continue };
                 let child = child.metadata();
                 // A failure to delete one child does not keep the others.
-                if owner(self.marks, child).as_ref() == Some(uid) && !child.is_terminating() {
+                if owner(child).as_ref() == Some(uid) && !child.is_terminating() {
                     let this = self.cluster.delete_by::<K>(child).await;
                     deleted = deleted.and(this);
                 }

@@ -21,7 +21,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{
-    Child, Children, OfOwner, Outcome, Stage, UNSEEN_RECHECK, once, outcome::Outcomes, refusal::Refusal,
+    Child, Children, Outcome, Stage, UNSEEN_RECHECK, once, outcome::Outcomes, refusal::Refusal,
     reported::Reported, reporter::Reporter,
 };
 use crate::{
@@ -138,11 +138,6 @@ impl<K: Resource> Reconcile<K> {
         key: &Key,
     ) -> Result<(), Error> {
         children.discard(&*self.object, key, self.stage).await
-    }
-
-    /// Deletes the children of the object, in a cleanup. The controller deletes the children of an object that is gone itself.
-    pub async fn delete_all<C: Resource>(&self, children: &Children<C>) -> Result<(), Error> {
-        children.by_owner.delete_all(&self.object.metadata().uid).await
     }
 
     /// Records an Event about the object.

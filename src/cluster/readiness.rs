@@ -51,11 +51,6 @@ impl<K: Resource> Watch<K> {
         let mut streams = self.streams.values().flatten();
         streams.all(|stream| stream.store.is_synced() || stream.health.problem().is_some())
     }
-
-    /// Whether the Stores have every object, except those whose watch stays forbidden.
-    pub(crate) fn readiness_where_allowed(&self) -> Readiness {
-        readiness(self.streams.values().flatten().filter(|stream| !stream.health.stays_forbidden()))
-    }
 }
 
 fn readiness<'a, K: Resource>(streams: impl Iterator<Item = &'a Arc<Stream<K>>>) -> Readiness {

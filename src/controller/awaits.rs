@@ -25,13 +25,6 @@ impl<K: Resource> Builder<K> {
         self.awaited.push(Box::new(move |key| watch.readiness_for(key)));
     }
 
-    /// Reconciles a key only after this watch has synced in every namespace, except those in which it stays forbidden.
-    pub(super) fn awaits_everywhere<C: Resource>(&mut self, watch: &Watch<C>) {
-        let awaited = watch.clone();
-        self.awaited.push(Box::new(move |_| awaited.readiness_where_allowed()));
-        self.wakes_when_listed(watch);
-    }
-
     /// Once this watch has synced or fails in every namespace, reconciles every object again after each sync and each 403 of it.
     pub fn wakes_when_listed<C: Resource>(&mut self, watch: &Watch<C>) {
         let (shared, listened) = (Arc::clone(&self.shared), watch.clone());

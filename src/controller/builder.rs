@@ -21,7 +21,7 @@ use super::{
     WORKERS,
 };
 use crate::{
-    children::{Children, OfOwner, Reporter, Statuses, WithoutStatus, marks::Marks},
+    children::{Children, OfOwner, Reporter, Statuses, WithoutStatus},
     client::Leadership,
     cluster::{Cluster, Index, Watch},
     correction_backoff::CorrectionBackoff,
@@ -112,20 +112,6 @@ impl<K: Resource> Builder<K> {
         children
     }
 
-    /// The children of one kind in any namespace, or in none: annotations name their owner, because an ownerReference cannot. An
-    /// object is reconciled after the watch has synced in all of the watched namespaces: otherwise the finalizer of a deleted owner
-    /// could be removed before its children in another namespace are known. A namespace in which the watch has been forbidden for a
-    /// minute is not waited for, and children there stay.
-    #[must_use]
-    pub fn marked_children<C: Resource + Serialize>(&mut self, marks: Marks) -> Children<C> {
-        let watch = self.shared.cluster.watch::<C>(self.scopes.clone());
-        let children = Children::marked(&self.shared.cluster, &watch, marks);
-        self.listens(&watch, move |child: &C| marks.owner(child.metadata()).map(|owner| owner.key));
-        self.awaits_everywhere(&watch);
-        self.children.push(children.of_owner());
-        children
-    }
-
     /// Objects of another kind with the label of the operator, by the keys of our objects to which they belong. A change of one
     /// reconciles these objects.
     #[must_use]
@@ -158,17 +144,8 @@ impl<K: Resource> Builder<K> {
         watch: &Watch<C>,
         keys_of: impl Fn(&C) -> I + Send + Sync + 'static,
     ) {
-        self.listens(watch, keys_of);
-        self.awaits(watch);
-    }
-
-    /// [`Builder::watches`], without a wait for the watch.
-    fn listens<C: Resource, I: IntoIterator<Item = Key>>(
-        &mut self,
-        watch: &Watch<C>,
-        keys_of: impl Fn(&C) -> I + Send + Sync + 'static,
-    ) {
         self.hears(watch, move |found| found.readable().map(|object| keys_of(object)).into_iter().flatten());
+        self.awaits(watch);
     }
 
     /// Reconciles the keys of each object before and after a change, also of one without its content.

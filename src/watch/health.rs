@@ -1,6 +1,6 @@
 //! The health of a watch, for `/livez`, `/readyz` and the log; after a 403, with the RBAC verbs to grant.
 
-use std::{sync::Mutex, time::Duration};
+use std::{mem, sync::Mutex, time::Duration};
 
 use humantime::FormattedDuration;
 use tokio::time::Instant;
@@ -13,8 +13,6 @@ use crate::{
 
 /// How late a watch may be before it counts as stuck: a machine under load is slow, not dead.
 const GRACE: Duration = Duration::from_secs(30);
-/// How long a permission must be missing before that counts as meant.
-const FORBIDDEN_GRACE: Duration = Duration::from_secs(60);
 /// How long a watch fails for another reason before the objects that wait for it say so in their status. Most failures end sooner, and
 /// each object would be written twice.
 const FAILURE_GRACE: Duration = Duration::from_secs(60);
@@ -45,8 +43,8 @@ struct Progress {
 struct Outage {
     /// Why it failed the last time.
     problem: String,
-    /// Since when a permission is missing.
-    forbidden_since: Option<Instant>,
+    /// Whether a permission is missing.
+    is_forbidden: bool,
     since: Instant,
     /// When the next reminder is logged.
     remind_at: Instant,
@@ -114,27 +112,14 @@ impl Health {
             warn!(watch = self.what, problem, "cannot watch; trying again");
         }
         outage.problem = problem;
-        let was_forbidden = outage.forbidden_since.is_some();
-        outage.forbidden_since = is_forbidden.then(|| outage.forbidden_since.unwrap_or(now));
+        let was_forbidden = mem::replace(&mut outage.is_forbidden, is_forbidden);
         is_forbidden && !was_forbidden
     }
 
     /// The last problem of a watch that has failed because a permission is missing.
     pub(crate) fn forbidden(&self) -> Option<String> {
         let state = locked(&self.state);
-        state
-            .outage
-            .as_ref()
-            .filter(|outage| outage.forbidden_since.is_some())
-            .map(|outage| outage.problem.clone())
-    }
-
-    /// Whether the watch has been forbidden for at least a minute. While an API server starts, it forbids requests that it
-    /// allows a moment later.
-    pub(crate) fn stays_forbidden(&self) -> bool {
-        let state = locked(&self.state);
-        let since = state.outage.as_ref().and_then(|outage| outage.forbidden_since);
-        since.is_some_and(|since| since.elapsed() >= FORBIDDEN_GRACE)
+        state.outage.as_ref().filter(|outage| outage.is_forbidden).map(|outage| outage.problem.clone())
     }
 
     /// The first list is complete.
@@ -157,8 +142,7 @@ impl Health {
     /// Why the watch fails, if it is forbidden, or has failed for a minute.
     pub(crate) fn lasting_problem(&self) -> Option<String> {
         let state = locked(&self.state);
-        let lasts =
-            |outage: &&Outage| outage.forbidden_since.is_some() || outage.since.elapsed() >= FAILURE_GRACE;
+        let lasts = |outage: &&Outage| outage.is_forbidden || outage.since.elapsed() >= FAILURE_GRACE;
         state.outage.as_ref().filter(lasts).map(|outage| outage.problem.clone())
     }
 
@@ -200,7 +184,7 @@ impl Outage {
     fn new(now: Instant) -> Outage {
         Outage {
             problem: String::new(),
-            forbidden_since: None,
+            is_forbidden: false,
             since: now,
             remind_at: now + REMINDER_FIRST,
             next_reminder: REMINDER_FIRST,
@@ -276,25 +260,6 @@ mod tests {
             assert_eq!(health.forbidden().as_deref(), Some("403: watch"));
             health.succeeded();
         }
-    }
-
-    /// The minute began with the outage: an API server that forbade the first request after it was taken at its word.
-    #[tokio::test(start_paused = true)]
-    async fn a_permission_that_is_missing_for_a_minute_stays_missing() {
-        let after = async |secs| tokio::time::advance(Duration::from_secs(secs)).await;
-        let health = Health::new("services".to_owned());
-        for other in ["unreachable", "500"] {
-            health.failed(other.to_owned(), false);
-            after(60).await;
-            health.failed("403: list".to_owned(), true);
-            after(59).await;
-            assert!(!health.stays_forbidden());
-            health.failed("403: watch".to_owned(), true);
-            after(1).await;
-            assert!(health.stays_forbidden());
-        }
-        health.succeeded();
-        assert!(!health.stays_forbidden());
     }
 
     /// `/livez` fails for it, and the process is restarted.

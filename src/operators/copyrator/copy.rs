@@ -29,7 +29,6 @@ use smol_str::SmolStr;
 
 use super::types::{CopyratorRule, CopyratorSpec, RuleType};
 use crate::{
-    children::marks::{MarkedOwner, Marks},
     locked,
     resource::{
         Accept, Annotations, Key, Labels, ObjectMeta, Resource, Uid,
@@ -41,9 +40,9 @@ use crate::{
 pub const LABEL: &str = "flant.com/copy";
 /// Selects all copies.
 pub const ALL_COPIES: &str = "flant.com/copy=true";
-/// The annotations for the rule.
-const MARKS: Marks =
-    Marks { owner: "flant.com/rule", owner_uid: "flant.com/rule-uid", place: "flant.com/place" };
+const RULE: &str = "flant.com/rule";
+const RULE_UID: &str = "flant.com/rule-uid";
+const PLACE: &str = "flant.com/place";
 const SOURCE: &str = "flant.com/source";
 const CONTENT: &str = "flant.com/content";
 /// The keys of the copied labels and annotations, if there are any: those that the source loses are removed.
@@ -150,7 +149,8 @@ impl Copyable for Secret {
 /// The source and the rule of copies, from which each copy is made.
 pub struct Original<K> {
     source: Arc<K>,
-    rule: MarkedOwner,
+    rule: Key,
+    rule_uid: Uid,
     labels: Labels,
     annotations: Annotations,
     digest: SmolStr,
@@ -174,7 +174,8 @@ impl<K: Copyable> Original<K> {
         let digest = digest(&SHA256, &serde_json::to_vec(&content).expect("texts are JSON"));
         let digest: SmolStr =
             digest.as_ref()[..DIGEST_BYTES].iter().map(|byte| format!("{byte:02x}")).collect();
-        Original { digest, source, rule: MarkedOwner::of(rule), labels, annotations }
+        let (rule, rule_uid) = (rule.key(), rule.metadata.uid.clone());
+        Original { digest, source, rule, rule_uid, labels, annotations }
     }
 
     /// The copy for a namespace.
@@ -183,14 +184,16 @@ impl<K: Copyable> Original<K> {
         let label_keys: Vec<&str> = self.labels.iter().map(|(key, _)| key).collect();
         let annotation_keys: Vec<&str> = self.annotations.iter().map(|(key, _)| key).collect();
         let key = Key::namespaced(namespace, self.name());
-        let ours = [
+        let marks = [
+            (RULE, self.rule.to_string()),
+            (RULE_UID, self.rule_uid.to_string()),
+            (PLACE, key.to_string()),
             (SOURCE, self.source.key().to_string()),
             (LABELS, label_keys.join(",")),
             (ANNOTATIONS, annotation_keys.join(",")),
             (CONTENT, self.digest.to_string()),
         ];
-        let marks = MARKS.annotations(&self.rule, &key);
-        let marks = marks.iter().chain(&ours).filter(|(_, value)| !value.is_empty());
+        let marks = marks.iter().filter(|(_, value)| !value.is_empty());
         self.source.with(ObjectMeta {
             name: key.name,
             namespace: key.namespace,
@@ -255,16 +258,14 @@ impl Mark {
     /// The marks of an object, if it is a copy that was written to this place.
     #[must_use]
     pub fn of(metadata: &ObjectMeta) -> Option<Arc<Mark>> {
-        let MarkedOwner { key: rule, uid: rule_uid } = MARKS.owner(metadata)?;
         let get = |name| metadata.annotations.get(name).unwrap_or_default();
-        if [get(MARKS.owner), get(MARKS.owner_uid), get(CONTENT)]
-            .iter()
-            .any(|mark| mark.len() > MARK_LENGTH_MAX)
-        {
+        let is_short = |name| get(name).len() <= MARK_LENGTH_MAX;
+        if ![RULE, RULE_UID, CONTENT].into_iter().all(is_short) || get(PLACE) != metadata.key().to_string() {
             return None;
         }
+        let (rule, rule_uid) = (Key::parse(get(RULE))?, metadata.annotations.get(RULE_UID)?.into());
         let source = Key::parse(get(SOURCE)).filter(|source| source.name == metadata.name);
-        let source = source.filter(|_| get(SOURCE).len() <= MARK_LENGTH_MAX);
+        let source = source.filter(|_| is_short(SOURCE));
         let source_namespace = source.and_then(|source| source.namespace).unwrap_or_default();
         Some(Mark { rule, rule_uid, source_namespace, digest: get(CONTENT).into() }.shared())
     }
@@ -277,8 +278,8 @@ impl Mark {
 
     /// The marks that an equal copy has already.
     fn shared(self) -> Arc<Mark> {
-        static MARKS: LazyLock<Mutex<HashSet<Arc<Mark>>>> = LazyLock::new(Mutex::default);
-        let mut marks = locked(&MARKS);
+        static KNOWN: LazyLock<Mutex<HashSet<Arc<Mark>>>> = LazyLock::new(Mutex::default);
+        let mut marks = locked(&KNOWN);
         if let Some(known) = marks.get(&self) {
             return Arc::clone(known);
         }
