@@ -1,12 +1,11 @@
-//! Annotations, kept as one text, and metadata with or without them.
+//! Annotations, and metadata with or without them.
 //!
 //! Annotations can be large, and most kinds do not use them. So a kind can leave them out while it is decoded:
 //! `#[serde(deserialize_with = "without_annotations")]`, or all but one: `"only_paused::<_, Page>"`.
 
-use std::{fmt, marker::PhantomData};
+use std::{collections::BTreeMap, fmt, marker::PhantomData};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::IgnoredAny};
-use smallvec::SmallVec;
 use smol_str::SmolStr;
 
 use super::{Labels, ObjectMeta, OwnerReference, Resource, Timestamp, Uid, labels::Pairs};
@@ -16,11 +15,9 @@ use super::{Labels, ObjectMeta, OwnerReference, Resource, Timestamp, Uid, labels
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// A sorted map of annotations. The value of `kubectl.kubernetes.io/last-applied-configuration` is left out.
-///
-/// One text has them all: `key=5:value`, with the length of the value, which can have any characters. A key has no `=`.
 /// See <https://kubernetes.io/docs/concepts/overview/working-with-objects/annotations/>.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub struct Annotations(Box<str>);
+pub struct Annotations(Box<[(SmolStr, Box<str>)]>);
 
 impl Annotations {
     /// The value of `key`.
@@ -37,27 +34,15 @@ impl Annotations {
 
     /// All of them, by key.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
-        let mut rest = &*self.0;
-        std::iter::from_fn(move || {
-            let (key, from_length) = rest.split_once('=')?;
-            let (length, from_value) = from_length.split_once(':')?;
-            let (value, after) = from_value.split_at_checked(length.parse().ok()?)?;
-            rest = after;
-            Some((key, value))
-        })
+        self.0.iter().map(|(key, value)| (&**key, &**value))
     }
 }
 
-/// A `=` in a key becomes `\u{fffd}`. So the API server refuses the annotation, as it would have done.
 impl<'a> FromIterator<(&'a str, &'a str)> for Annotations {
     fn from_iter<I: IntoIterator<Item = (&'a str, &'a str)>>(annotations: I) -> Annotations {
-        let mut kept: SmallVec<[_; 8]> = annotations.into_iter().collect();
-        kept.sort_unstable();
-        let text = |(key, value): (&str, &str)| match key {
-            LAST_APPLIED => format!("{key}=0:"),
-            key => format!("{}={}:{value}", key.replace('=', "\u{fffd}"), value.len()),
-        };
-        Annotations(kept.into_iter().map(text).collect())
+        let sorted: BTreeMap<&str, &str> = annotations.into_iter().collect();
+        let kept = |(key, value)| (SmolStr::from(key), if key == LAST_APPLIED { "" } else { value }.into());
+        Annotations(sorted.into_iter().map(kept).collect())
     }
 }
 
@@ -159,13 +144,6 @@ mod tests {
         assert_eq!(annotations.get("c"), None);
         assert_eq!(serde_json::to_string(&annotations).expect("JSON"), json);
         assert_eq!(annotations, annotations.iter().collect());
-    }
-
-    /// It hid all annotations after it.
-    #[test]
-    fn an_equals_sign_in_a_key_makes_an_invalid_key() {
-        let annotations: Annotations = [("a=b", "x"), ("c", "y")].into_iter().collect();
-        assert_eq!(annotations.iter().collect::<Vec<_>>(), [("a\u{fffd}b", "x"), ("c", "y")]);
     }
 
     #[test]
