@@ -13,9 +13,9 @@
 //! (`children/report.rs`). [`refusal`] has the reasons of refused writes, [`rollout_conditions`] and [`pods`] say why a workload is not
 //! ready. [`once`] is for objects that outlive their owner, [`by_owner`] deletes the children of a deleted owner.
 //!
-//! A child is an object whose controller ownerReference has the uid of the owner. If another writer keeps reverting a correction, the corrections pause for a while (`correction_backoff.rs`). If
-//! an admission webhook or policy changes a field in our writes, the field keeps that value, and [`Outcome::mutations`] names it
-//! ([`admission`]).
+//! A child is an object whose controller ownerReference has the uid of the owner. If another writer keeps reverting a correction,
+//! the corrections pause for a while (`correction_backoff.rs`). If an admission webhook or policy changes a field in our writes, the
+//! field keeps that value, and [`Outcome::mutations`] names it ([`admission`]).
 
 mod admission;
 mod adopt;
@@ -52,10 +52,10 @@ use by_owner::ByOwner;
 pub(crate) use by_owner::OfOwner;
 use create::is_wanted;
 pub use from_yaml::{InvalidManifest, from_yaml};
-pub(crate) use outcome::UNSEEN_RECHECK;
-pub use outcome::{Child, Outcome, Stage, Write};
+pub use outcome::{Child, Outcome, Stage, UNSEEN_RECHECK, Write};
 pub use pods::{PodsOf, Trouble};
 pub use reconcile::Reconcile;
+pub use refusal::Refusal;
 pub use reported::{Conditions, ObservedState, Reported};
 pub(crate) use reporter::Reporter;
 use reset::reset;

@@ -247,10 +247,7 @@ impl<K: Resource> Watch<K> {
     }
 
     /// Calls `listener` at every change, with the scope in which it happened, until the result is dropped.
-    pub(crate) fn listen(
-        &self,
-        listener: impl Fn(&Scope, &Change<K>) + Clone + Send + Sync + 'static,
-    ) -> Listening {
+    pub fn listen(&self, listener: impl Fn(&Scope, &Change<K>) + Clone + Send + Sync + 'static) -> Listening {
         let listen = |stream: &Arc<Stream<K>>| {
             let (listener, scope) = (listener.clone(), stream.scope.clone());
             stream.store.listen(move |change| listener(&scope, change))

@@ -18,7 +18,7 @@ use crate::{
 
 /// When to reconcile again while an object of another owner has the name of a child, or while a child is being deleted.
 /// The label selector may hide these objects from our watches. Less than the minute that `docs/conditions.md` promises.
-pub(crate) const UNSEEN_RECHECK: Duration = Duration::from_secs(45);
+pub const UNSEEN_RECHECK: Duration = Duration::from_secs(45);
 
 /// Whether the owner's spec was already applied to its children, according to the owner's status. Decides whether a
 /// difference is drift.

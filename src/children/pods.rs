@@ -107,7 +107,9 @@ pub struct Trouble {
 }
 
 impl Trouble {
-    pub(crate) fn new(reason: &str, message: String) -> Trouble {
+    /// A trouble that this library does not know, after those of a single Pod that it does.
+    #[must_use]
+    pub fn new(reason: &str, message: String) -> Trouble {
         let rank = match reason {
             "InvalidImageName" => 0,
             "ErrImageNeverPull" | "CreateContainerConfigError" => 1,

@@ -17,7 +17,7 @@ const PREDECESSOR_TERMINATING: &str = "PredecessorTerminating";
 
 /// Why the API server refuses a child. Retries alone do not help.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub enum Refusal {
     /// Our ServiceAccount lacks the permission.
     Forbidden,
     /// A ResourceQuota is used up.
@@ -52,7 +52,8 @@ impl Refusal {
     ];
 
     /// `None`: the error is not a refusal, and goes away with a retry.
-    pub(crate) fn of(error: &Error) -> Option<Refusal> {
+    #[must_use]
+    pub fn of(error: &Error) -> Option<Refusal> {
         // First, because a webhook chooses the status code and the message of its denial, which may look like any
         // other error.
         if error.is_denied() {
@@ -82,7 +83,8 @@ impl Refusal {
     }
 
     /// As a condition's reason.
-    pub(crate) fn reason(self) -> &'static str {
+    #[must_use]
+    pub fn reason(self) -> &'static str {
         match self {
             Refusal::Forbidden => "Forbidden",
             Refusal::QuotaExceeded => "QuotaExceeded",
@@ -96,7 +98,8 @@ impl Refusal {
     }
 
     /// As a condition's message: the error, and what a user can do.
-    pub(crate) fn message(self, error: &Error) -> String {
+    #[must_use]
+    pub fn message(self, error: &Error) -> String {
         match self {
             Refusal::QuotaExceeded | Refusal::AdmissionDenied => {
                 let message = error.status().map_or("", |status| &status.message);

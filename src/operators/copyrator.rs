@@ -22,7 +22,7 @@ pub mod types;
 use std::{
     collections::{BTreeSet, HashMap},
     env, slice,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use smol_str::SmolStr;
@@ -32,7 +32,6 @@ use crate::{
     children::ObservedState,
     cluster::{Cluster, Events, Watch},
     controller::{Cleanup, Controller, Next, Operator, Reconcile, ReconcileError},
-    locked,
     resource::{
         Key, ObjectMeta, Resource, Scope,
         conditions::{self, Verdict},
@@ -104,6 +103,11 @@ pub struct Copyrator {
     budget: Arc<Budget>,
     events: Events,
     blocked: Arc<Blocked>,
+}
+
+/// What the mutex guards, which is whole at each step, so also after a panic of its holder.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The rules that can be seen.

@@ -21,7 +21,7 @@ fn add(dir: &Path, at: &str, files: &mut BTreeMap<String, String>) {
         let path = entry.expect("a readable entry").path();
         let stem = path.file_stem().expect("a name").to_string_lossy().into_owned();
         let name = if at.is_empty() { stem.clone() } else { format!("{at}/{stem}") };
-        if ["lib", "main", "tests", "not_embedded"].contains(&&*stem) {
+        if ["lib", "main", "outside", "tests", "not_embedded"].contains(&&*stem) {
             continue;
         }
         if path.is_dir() {

@@ -27,13 +27,13 @@ use ring::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize, Serializer};
 use smol_str::SmolStr;
 
-use super::types::{CopyratorRule, CopyratorSpec, RuleType};
-use crate::{
+use super::{
     locked,
-    resource::{
-        Accept, Annotations, Key, Labels, ObjectMeta, Resource, Uid,
-        kinds::{ConfigMap, Secret},
-    },
+    types::{CopyratorRule, CopyratorSpec, RuleType},
+};
+use crate::resource::{
+    Accept, Annotations, Key, Labels, ObjectMeta, Resource, Uid,
+    kinds::{ConfigMap, Secret},
 };
 
 /// The label of each copy.

@@ -19,6 +19,7 @@ use tokio::{task::JoinSet, time::Instant};
 
 use super::{
     copy::{ALL_COPIES, Copied, Copyable, Mark, Original, with_edits},
+    locked,
     plan::{
         CopyStep, DISPUTED, Decision, Maker, NAME_CONFLICT, Plan, Sources, View, decide, disputed, failure,
         is_active, plan, terminating,
@@ -27,11 +28,10 @@ use super::{
 };
 use crate::{
     backoff::Backoff,
-    children::{UNSEEN_RECHECK, refusal::Refusal},
+    children::{Refusal, UNSEEN_RECHECK},
     client::Error,
     cluster::{Cluster, Index, Watch},
     controller::Next,
-    locked,
     resource::{Key, ObjectMeta, Resource, Scope, Uid, kinds::Namespace},
     store::{Change, Listening},
 };

@@ -25,7 +25,7 @@ use super::{
     types::DatabaseDeletionPolicy,
 };
 use crate::{
-    children::{ObservedState, UNSEEN_RECHECK, refusal::Refusal},
+    children::{ObservedState, Refusal, UNSEEN_RECHECK},
     client::Error,
     cluster::EventType,
     controller::{Cleanup, Next, Operator, Reconcile, ReconcileError},
