@@ -69,14 +69,16 @@ impl Refusal {
             return Some(Refusal::QuotaExceeded);
         }
         let has_text = |text| error.status().is_some_and(|status| status.message.contains(text));
-        let is_internal = error.status().is_some_and(|status| status.reason == "InternalError");
+        let has_reason = |reason| error.status().is_some_and(|status| status.reason == reason);
         match error.code() {
             None if error.is_connection() || error.is_interrupted() => None,
             Some(500) if has_text("failed calling webhook") => Some(Refusal::AdmissionUnavailable),
             // A 500 from an overloaded server, from etcd or from a proxy has no reason.
-            Some(500) if is_internal => Some(Refusal::InternalError),
+            Some(500) if has_reason("InternalError") => Some(Refusal::InternalError),
             Some(401 | 404 | 408 | 409 | 429 | 500..) => None,
             Some(403) => Some(Refusal::Forbidden),
+            // A field does not decode, such as a quantity. A 400 of a proxy has no reason.
+            Some(400) if has_reason("BadRequest") => Some(Refusal::InvalidSpec),
             Some(422) => Some(Refusal::InvalidSpec),
             None | Some(_) => Some(Refusal::Other),
         }

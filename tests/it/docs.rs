@@ -58,6 +58,7 @@ fn rows(page: &str) -> Vec<Vec<String>> {
 /// Words of the source that are in CamelCase, but are no reasons of ours: types and values of conditions, kinds,
 /// phases, and reasons of other components that we only compare with, or report as another reason.
 const NO_REASONS: &[&str] = &[
+    "BadRequest",
     "Available",
     "Ready",
     "Progressing",

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use crate::{
     client::condition,
     database::wrote,
-    fixture::{Fixture, Kind},
+    fixture::{Fixture, Kind, on_each},
     in_process::{self, Running},
 };
 
@@ -246,6 +246,18 @@ async fn a_mywebserver_that_is_written_through_v1_keeps_the_fields_of_v2() {
         for (field, value) in spec.as_object().unwrap() {
             assert!(field == "image" || expected[field] == *value, "{field}: {expected}");
         }
+    })
+    .await;
+}
+
+/// The API server answers 400 to it, not 422. The reason was `ReconcileFailed`.
+#[tokio::test]
+async fn a_field_that_the_api_server_cannot_decode_makes_an_invalid_spec() {
+    on_each(async |fixture| {
+        let affinity = json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": "any"}});
+        fixture.create_web("web", json!({"image": "nginx", "affinity": affinity})).await;
+        let message = fixture.until_condition("web", "Ready", "False", "InvalidSpec").await;
+        assert!(message.contains("400") && message.contains("nodeAffinity"), "{message}");
     })
     .await;
 }
