@@ -20,7 +20,7 @@ mod report;
 pub mod types;
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap, HashSet},
     env, slice,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
@@ -246,6 +246,13 @@ impl Settings {
         let spec = rule.spec.as_ref().map_err(|error| invalid(error.clone()))?;
         if spec.namespace.is_some() && !spec.namespaces.is_empty() {
             return Err(invalid("namespace and namespaces are both set: leave one of them out".to_owned()));
+        }
+        let mut names = HashSet::new();
+        if let Some(twice) = spec.named_keys().into_iter().find(|(_, name)| !names.insert(*name)) {
+            return Err(invalid(format!(
+                "rename gives two keys the name {}: give each another one",
+                twice.1
+            )));
         }
         if spec.selector.is_empty() && !spec.allow_all {
             let problem = "selector is empty: give the labels of the objects to copy, or set allowAll to true to copy all of them";
@@ -497,6 +504,10 @@ mod tests {
             (json!({"namespaces": ["own", "team-a"]}), ""),
             (json!({"namespaces": ["own", "other"]}), "SourceNamespaceNotAllowed"),
             (json!({"namespace": "own", "namespaces": ["team-a"]}), "InvalidSpec"),
+            (json!({"rename": {"a": "b", "b": "a"}}), ""),
+            (json!({"rename": {"a": "x", "b": "x"}}), "InvalidSpec"),
+            (json!({"rename": {"a": "x"}, "keys": ["a", "x"]}), "InvalidSpec"),
+            (json!({"rename": {"a": "x"}, "keys": ["x"]}), ""),
         ] {
             assert_eq!(accept(false, fields.clone()), reason, "{fields}");
         }

@@ -58,7 +58,7 @@ fn each_page_lists_exactly_the_fields_that_are_ours() {
 
     let rule = json!({"metadata": metadata, "ruleType": "configmap", "selector": {"copyrator": "true"}});
     let rule: CopyratorRule = serde_json::from_value(rule).expect("a CopyratorRule");
-    let spec = rule.spec.as_ref().expect("the fields");
+    let spec = &Arc::new(rule.spec.clone().expect("the fields"));
     let source = json!({"metadata": metadata, "type": "Opaque", "data": {"color": "cmVk"}});
     let config_map: ConfigMap = serde_json::from_value(source.clone()).expect("a ConfigMap");
     let secret: Secret = serde_json::from_value(source).expect("a Secret");

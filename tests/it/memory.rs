@@ -306,6 +306,43 @@ async fn a_rule_with_too_many_large_sources_says_so_and_other_rules_are_served()
     .await;
 }
 
+/// Each of them had a copy of all sources, and together they had eight times the memory of the sources.
+#[tokio::test]
+async fn rules_are_served_beside_many_rules_that_copy_some_keys_of_the_same_sources() {
+    on(&SERVERS, async |fixture| {
+        let rule = |name: &str, include: &str| {
+            json!({
+                "apiVersion": "flant.com/v1", "kind": "CopyratorRule", "metadata": {"name": name},
+                "ruleType": "configmap", "selector": {"copyrator": "true"}, "keys": ["a"],
+                "targetNamespaces": {"include": [format!("{}-{include}", fixture.namespace)]},
+            })
+        };
+        let hostile = Hostile::start(fixture, BuiltIn::Copyrator, &["--rule-name=*"], async |user| {
+            for number in 0..8 {
+                let target = format!("{}-{number}", fixture.namespace);
+                fixture
+                    .install(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": target}}))
+                    .await;
+                let data = json!({"data": {"a": "x".repeat(950_000), "b": ""}});
+                user.create("configmaps", &large(&format!("a-{number}"), json!({"copyrator": "true"}), data))
+                    .await;
+                user.create("copyrators", &rule(&format!("a-{number}"), &number.to_string())).await;
+            }
+        })
+        .await;
+        hostile.mine.create("copyrators", &rule("mine", "hostile")).await;
+        let source = large("settings", json!({"copyrator": "true"}), json!({"data": {"a": "1", "b": "2"}}));
+        hostile.mine.create("configmaps", &source).await;
+        for number in 0..8 {
+            hostile.until_ready(&hostile.hostile, &format!("copyrators/a-{number}"), "Synced").await;
+        }
+        hostile.until_ready(&hostile.mine, "copyrators/mine", "Synced").await;
+        assert_eq!(hostile.hostile.get("configmaps/settings").await["data"], json!({"a": "1"}));
+        hostile.assert_small();
+    })
+    .await;
+}
+
 /// All of them were kept, and the operator was killed.
 #[tokio::test]
 async fn rules_are_served_beside_rules_with_thousands_of_labels() {

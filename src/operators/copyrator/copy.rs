@@ -75,9 +75,9 @@ pub trait Copyable: Resource + Clone + Serialize {
     #[must_use]
     fn with(&self, metadata: ObjectMeta) -> Self;
 
-    /// This object with the keys for which there is a name, by that name.
+    /// The same, with the keys that the rule copies, by the names that it gives them.
     #[must_use]
-    fn with_keys<'a>(&'a self, name: impl Fn(&'a str) -> Option<&'a str>) -> Self;
+    fn with_keys(&self, metadata: ObjectMeta, spec: &CopyratorSpec) -> Self;
 
     /// The bytes that it takes in memory, about.
     fn bytes(&self) -> usize;
@@ -88,12 +88,12 @@ pub trait Copyable: Resource + Clone + Serialize {
     }
 }
 
-/// The entries for which there is a name, by that name.
-fn renamed<'a>(
-    entries: &'a BTreeMap<String, String>,
-    name: impl Fn(&'a str) -> Option<&'a str>,
-) -> BTreeMap<String, String> {
-    entries.iter().filter_map(|(key, value)| Some((name(key)?.to_owned(), value.clone()))).collect()
+/// The entries that a rule copies, by the names that it gives them. A renamed one replaces another of that name.
+fn renamed(entries: &BTreeMap<String, String>, spec: &CopyratorSpec) -> BTreeMap<String, String> {
+    let (renamed, others): (Vec<_>, Vec<_>) =
+        entries.iter().partition(|(key, _)| spec.rename.contains_key(key.as_str()));
+    let copied = others.into_iter().chain(renamed);
+    copied.filter_map(|(key, value)| Some((spec.name_of_key(key)?.to_owned(), value.clone()))).collect()
 }
 
 /// The bytes of metadata and maps, each entry with two texts and its share of a map.
@@ -111,9 +111,9 @@ impl Copyable for ConfigMap {
         ConfigMap { metadata, ..self.clone() }
     }
 
-    fn with_keys<'a>(&'a self, name: impl Fn(&'a str) -> Option<&'a str>) -> ConfigMap {
-        let (data, binary_data) = (renamed(&self.data, &name), renamed(&self.binary_data, &name));
-        ConfigMap { metadata: self.metadata.clone(), data, binary_data, ..*self }
+    fn with_keys(&self, metadata: ObjectMeta, spec: &CopyratorSpec) -> ConfigMap {
+        let (data, binary_data) = (renamed(&self.data, spec), renamed(&self.binary_data, spec));
+        ConfigMap { metadata, data, binary_data, ..*self }
     }
 
     fn bytes(&self) -> usize {
@@ -128,8 +128,8 @@ impl Copyable for Secret {
         Secret { metadata, ..self.clone() }
     }
 
-    fn with_keys<'a>(&'a self, name: impl Fn(&'a str) -> Option<&'a str>) -> Secret {
-        let (metadata, data) = (self.metadata.clone(), renamed(&self.data, name));
+    fn with_keys(&self, metadata: ObjectMeta, spec: &CopyratorSpec) -> Secret {
+        let data = renamed(&self.data, spec);
         let lacks = |keys: &[&str]| keys.iter().any(|key| !data.contains_key(*key));
         let is_opaque = REQUIRED_KEYS.iter().any(|(of, keys)| self.r#type == *of && lacks(keys))
             || self.r#type == "kubernetes.io/basic-auth" && lacks(&["username"]) && lacks(&["password"]);
@@ -151,31 +151,36 @@ pub struct Original<K> {
     source: Arc<K>,
     rule: Key,
     rule_uid: Uid,
+    spec: Arc<CopyratorSpec>,
     labels: Labels,
     annotations: Annotations,
     digest: SmolStr,
 }
 
+/// The content of a source that a rule copies. Made anew for each use: all rules share the sources in memory, whatever keys they copy.
+fn content<K: Copyable>(source: &K, spec: &CopyratorSpec, metadata: ObjectMeta) -> K {
+    match spec.copies_all_keys() {
+        true => source.with(metadata),
+        false => source.with_keys(metadata, spec),
+    }
+}
+
 impl<K: Copyable> Original<K> {
     /// The copies of `source` get what the rule, which has this spec, copies of it.
     #[must_use]
-    pub fn new(rule: &CopyratorRule, spec: &CopyratorSpec, source: Arc<K>) -> Original<K> {
-        let source = match spec.copies_all_keys() {
-            true => source,
-            false => Arc::new(source.with_keys(|key| spec.name_of_key(key))),
-        };
+    pub fn new(rule: &CopyratorRule, spec: &Arc<CopyratorSpec>, source: Arc<K>) -> Original<K> {
         let ObjectMeta { labels, annotations, .. } = source.metadata();
         let labels: Labels = labels.iter().filter(|(key, _)| spec.is_copied_label(key)).collect();
         let annotations: Annotations =
             annotations.iter().filter(|(key, _)| spec.is_copied_annotation(key)).collect();
         let metadata =
             ObjectMeta { labels: labels.clone(), annotations: annotations.clone(), ..ObjectMeta::default() };
-        let content = source.with(metadata);
+        let content = content(&*source, spec, metadata);
         let digest = digest(&SHA256, &serde_json::to_vec(&content).expect("texts are JSON"));
         let digest: SmolStr =
             digest.as_ref()[..DIGEST_BYTES].iter().map(|byte| format!("{byte:02x}")).collect();
         let (rule, rule_uid) = (rule.key(), rule.metadata.uid.clone());
-        Original { digest, source, rule, rule_uid, labels, annotations }
+        Original { digest, source, rule, rule_uid, spec: Arc::clone(spec), labels, annotations }
     }
 
     /// The copy for a namespace.
@@ -194,13 +199,14 @@ impl<K: Copyable> Original<K> {
             (CONTENT, self.digest.to_string()),
         ];
         let marks = marks.iter().filter(|(_, value)| !value.is_empty());
-        self.source.with(ObjectMeta {
+        let metadata = ObjectMeta {
             name: key.name,
             namespace: key.namespace,
             labels: self.labels.iter().chain([(LABEL, "true")]).collect(),
             annotations: self.annotations.iter().chain(marks.map(|(key, value)| (*key, &**value))).collect(),
             ..ObjectMeta::default()
-        })
+        };
+        content(&*self.source, &self.spec, metadata)
     }
 
     /// The name of the source and of each copy.

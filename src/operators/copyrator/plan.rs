@@ -194,6 +194,7 @@ pub struct View<'a, K> {
 /// The steps that make the copies of `rule` complete.
 #[must_use]
 pub fn plan<K: Copyable>(rule: &CopyratorRule, spec: &CopyratorSpec, view: View<'_, K>) -> Plan<K> {
+    let shared = Arc::new(spec.clone());
     let mut plan = Plan {
         steps: Vec::new(),
         left: 0,
@@ -246,7 +247,7 @@ pub fn plan<K: Copyable>(rule: &CopyratorRule, spec: &CopyratorSpec, view: View<
             let message = format!("{key} is older and has the same name; rename one of them");
             plan.failures.push(failure(&loser.key(), OLDER_WINS, message));
         }
-        let original = Arc::new(Original::new(rule, spec, Arc::clone(winner)));
+        let original = Arc::new(Original::new(rule, &shared, Arc::clone(winner)));
         plan.versions.push(original.version());
         for namespace in view.targets.iter().filter(|namespace| !has_source_in(group, namespace)) {
             let place = Key { namespace: Some(namespace.clone()), name: key.name.clone() };
@@ -478,6 +479,13 @@ impl CopyratorSpec {
     #[must_use]
     pub fn copies_all_keys(&self) -> bool {
         self.keys.is_empty() && self.rename.is_empty()
+    }
+
+    /// The keys that the rule names, and their names in the copies.
+    #[must_use]
+    pub fn named_keys(&self) -> BTreeMap<&SmolStr, &str> {
+        let named = self.keys.iter().chain(self.rename.keys());
+        named.filter_map(|key| Some((key, self.name_of_key(key)?))).collect()
     }
 
     /// The name of a key in the copies. `None`: they do not have it.

@@ -93,7 +93,7 @@ fn copy<K: Copyable>(owner: &Value) -> Value {
     source["metadata"]["resourceVersion"] = "1".into();
     let source = Arc::new(K::deserialize(source).unwrap());
     let target = owner["targetNamespaces"]["include"][0].as_str().unwrap();
-    json!(Original::new(&rule, rule.spec.as_ref().unwrap(), source).copy_for(target))
+    json!(Original::new(&rule, &Arc::new(rule.spec.clone().unwrap()), source).copy_for(target))
 }
 
 /// An object without the versions and times of the server, and without its status.

@@ -449,7 +449,7 @@ fn a_source_for_which_there_is_no_room_keeps_the_copies_of_its_name_only_if_it_i
 #[test]
 fn the_digest_of_a_content_stays_as_it_is() {
     let rule = rule("r1", OLD, &json!({"copyLabels": ["team"]}));
-    let spec = rule.spec.as_ref().expect("the fields");
+    let spec = &Arc::new(rule.spec.clone().expect("the fields"));
     let digest = |source: ConfigMap| Original::new(&rule, spec, Arc::new(source)).digest().clone();
     assert_eq!(digest(read(&object("src", "settings", "1"))), "1193da34126d781ec8f0ff44594e48cc");
     let mut secret = object("src", "settings", "MQ==");
@@ -469,8 +469,8 @@ fn a_copy_of_some_keys_has_the_type_that_they_allow() {
         let source: Secret = serde_json::from_value(json!({"metadata": metadata, "type": of, "data": data}))
             .expect("a Secret");
         let rule = rule("r1", OLD, &spec);
-        let copy =
-            Original::new(&rule, rule.spec.as_ref().expect("the fields"), Arc::new(source)).copy_for("a");
+        let spec = Arc::new(rule.spec.clone().expect("the fields"));
+        let copy = Original::new(&rule, &spec, Arc::new(source)).copy_for("a");
         (copy.r#type.to_string(), copy.data.into_keys().collect::<Vec<_>>().join(" "))
     };
     let tls = |spec| type_of("kubernetes.io/tls", &["ca.crt", "tls.crt", "tls.key"], spec);
@@ -480,6 +480,7 @@ fn a_copy_of_some_keys_has_the_type_that_they_allow() {
     assert_eq!(tls(json!({"keys": ["tls.crt", "tls.key"]})), is("kubernetes.io/tls", "tls.crt tls.key"));
     assert_eq!(tls(json!({"rename": {"tls.crt": "a.crt", "x": "y"}})), is("Opaque", "a.crt ca.crt tls.key"));
     assert_eq!(tls(json!({"keys": ["ca.crt"], "rename": {"ca.crt": "root.crt"}})), is("Opaque", "root.crt"));
+    assert_eq!(tls(json!({"rename": {"ca.crt": "tls.crt"}})), is("kubernetes.io/tls", "tls.crt tls.key"));
     let basic = |keys: &[&str]| {
         type_of("kubernetes.io/basic-auth", &["username", "password", "uri"], json!({"keys": keys}))
     };
