@@ -29,8 +29,15 @@ requests() {
   jq -rR --arg name ":${1:-$operator}" 'fromjson? | select(.user.username | endswith($name)) | .objectRef as $o
     | "\(.verb) \($o.resource)\(if $o.subresource then "/" + $o.subresource else "" end) \($o.name // "-") \(.responseStatus.code)"' "$dir/audit.log"
 }
-# The writes among them, without Events.
-writes() { requests "$@" | grep -E '^(create|update|patch|delete) ' | grep -v ' events ' || true; }
+# The writes among them, without Events and Leases.
+writes() { requests "$@" | grep -E '^(create|update|patch|delete) ' | grep -vE ' (events|leases) ' || true; }
+# The name of the Pod that leads, and whether there is one.
+leader() { # NAMESPACE
+  local holder
+  holder=$(kubectl -n "$1" get leases -o 'jsonpath={.items[0].spec.holderIdentity}')
+  echo "${holder%_*}"
+}
+is_led() { kubectl -n "$1" get "pod/$(leader "$1")" >"$scratch/leader" 2>&1; }
 
 finish() {
   local status=$?

@@ -116,9 +116,10 @@ fn conditions_md_has_exactly_the_reasons_of_the_source() {
 }
 
 #[test]
-fn the_permissions_in_mywebserver_md_equal_the_cluster_role() {
+fn the_permissions_in_mywebserver_md_equal_the_roles() {
     let mut allowed = Vec::new();
-    for rule in manifests::cluster_role()["rules"].as_array().unwrap() {
+    let roles = [manifests::cluster_role(), manifests::lease_role()];
+    for rule in roles.iter().flat_map(|role| role["rules"].as_array().unwrap()) {
         let texts = |field: &str| {
             let texts = rule[field].as_array().unwrap().iter().map(|text| text.as_str().unwrap());
             texts.collect::<Vec<_>>().join(", ")

@@ -44,6 +44,11 @@ pub fn cluster_role() -> Value {
     role
 }
 
+/// The permissions in the namespace of an operator.
+pub fn lease_role() -> Value {
+    read("base/account.yaml").into_iter().find(|object| object["kind"] == "Role").unwrap()
+}
+
 /// The operators in `manifests/`: the directories with a CRD.
 pub fn operators() -> Vec<String> {
     let entries = fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests")).unwrap();
