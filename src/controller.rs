@@ -18,6 +18,8 @@ mod deletions;
 mod each;
 mod finalizers;
 mod operator;
+#[cfg(all(test, feature = "testing"))]
+mod tests;
 mod workers;
 
 use std::{
@@ -161,6 +163,7 @@ impl<O: Operator> Controller<O> {
         loop {
             if leads != self.leadership.is_held() {
                 leads = !leads;
+                workers.forget_problems();
                 match leads {
                     true => {
                         shared.objects.keys().iter().for_each(|key| shared.queue.add(key, Urgency::Backlog))

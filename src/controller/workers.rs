@@ -42,6 +42,11 @@ impl Workers {
         self.keys.insert(id, key);
     }
 
+    /// A term of the leadership has begun or ended. Each one warns of a problem again, and the objects of old problems may be gone.
+    pub(super) fn forget_problems(&mut self) {
+        self.problems.clear();
+    }
+
     /// A worker has ended: decides when its key is reconciled again, and logs an error.
     pub(super) fn finished(&mut self, ended: Finished, queue: &Queue) {
         let kind = self.kind;
