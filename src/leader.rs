@@ -251,6 +251,7 @@ impl Elector {
                     let holder = self.seen.as_ref().map(|(spec, _)| spec.holder_identity.clone());
                     return format!("another process holds it: {}", holder.unwrap_or_default());
                 }
+                Ok(Err(error)) if has_failed => debug!(lease = %self.key, %error, "cannot renew the Lease"),
                 Ok(Err(error)) => {
                     has_failed = true;
                     warn!(lease = %self.key, %error, "cannot renew the Lease; trying again");

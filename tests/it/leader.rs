@@ -24,14 +24,19 @@ use crate::{
 const LEASE: &str = "leases/mywebserver-operator.k8sobjects.gsa.com";
 /// Short, so that a killed leader is soon followed, and long enough to renew on a busy machine most of the time. If it is not, the
 /// leader changes once more: no test fails for it.
-const TIMES: [&str; 6] = [
-    "--leader-elect-lease-duration",
-    "6s",
-    "--leader-elect-renew-deadline",
-    "4s",
-    "--leader-elect-retry-period",
-    "500ms",
-];
+const TIMES: [&str; 6] = times(["6s", "4s", "500ms"]);
+const LONGER: [&str; 6] = times(["9s", "5s", "1s"]);
+
+const fn times([duration, deadline, period]: [&'static str; 3]) -> [&'static str; 6] {
+    [
+        "--leader-elect-lease-duration",
+        duration,
+        "--leader-elect-renew-deadline",
+        deadline,
+        "--leader-elect-retry-period",
+        period,
+    ]
+}
 
 /// The operators of a test, each with an account of its own, so that the server's log tells them apart.
 struct Instances<'a> {
@@ -53,15 +58,20 @@ impl<'a> Instances<'a> {
     }
 
     async fn start(&self, name: &'static str, args: &[&str]) -> Rc<Operator> {
-        let (namespace, server) = (&self.fixture.namespace, &self.fixture.server);
+        self.start_at(&self.fixture.url(), name, args).await
+    }
+
+    /// Starts an operator that connects to this URL.
+    async fn start_at(&self, url: &str, name: &'static str, args: &[&str]) -> Rc<Operator> {
+        let namespace = &self.fixture.namespace;
         let dir = TempDir::new().unwrap();
-        let (user, token) = match server {
+        let (user, token) = match &self.fixture.server {
             Server::Embedded(server) => {
-                let (user, token) = (format!("{name}-{}", unique()), format!("{name}-{}", unique()));
+                let (user, token) = (self.user(name), format!("{name}-{}", unique()));
                 server.add_token(&token, &user);
                 (user, token)
             }
-            Server::Shared(_) | Server::Own(_) => self.account(name).await,
+            Server::Shared(_) | Server::Own(_) => (self.user(name), self.account(name).await),
         };
         fs::write(dir.path().join("namespace"), namespace).unwrap();
         fs::write(dir.path().join("token"), token).unwrap();
@@ -69,24 +79,40 @@ impl<'a> Instances<'a> {
         let mut all = vec!["--namespace", namespace, "--leader-elect"];
         all.extend(args);
         let variables = [("POD_NAME", name)];
-        let operator = Operator::run(&["mywebserver"], &self.fixture.url(), dir.path(), &all, &variables);
+        let operator = Operator::run(&["mywebserver"], url, dir.path(), &all, &variables);
         let operator = Rc::new(operator);
         let instance = Instance { operator: Rc::clone(&operator), user, _dir: dir };
         self.all.borrow_mut().insert(name, instance);
         operator
     }
 
-    /// A ServiceAccount with the permissions of `manifests/`. Returns its user name and a token.
-    async fn account(&self, name: &str) -> (String, String) {
+    fn user(&self, name: &str) -> String {
+        format!("system:serviceaccount:{}:{name}", self.fixture.namespace)
+    }
+
+    /// Gives an account only these verbs for Leases, and its other permissions.
+    async fn allow(&self, name: &str, verbs: &[&str]) {
+        let mut rules = manifests::lease_role()["rules"].take();
+        rules[0]["verbs"] = json!(verbs);
+        if let Server::Embedded(server) = &self.fixture.server {
+            rules
+                .as_array_mut()
+                .unwrap()
+                .extend(manifests::cluster_role()["rules"].as_array().unwrap().clone());
+            server.set_rules(&self.user(name), serde_json::from_value(rules).unwrap());
+        } else {
+            self.account(name).await;
+            self.fixture.patch(&format!("roles/{name}"), json!({"rules": rules})).await;
+        }
+    }
+
+    /// A ServiceAccount with the permissions of `manifests/`. Returns a token.
+    async fn account(&self, name: &str) -> String {
         let (fixture, namespace) = (self.fixture, &self.fixture.namespace);
         if fixture.find(&format!("serviceaccounts/{name}")).await.is_none() {
             fixture.create("serviceaccounts", &json!({"metadata": {"name": name}})).await;
-            let rule = json!({
-                "apiGroups": ["coordination.k8s.io"], "resources": ["leases"],
-                "verbs": ["get", "list", "watch", "create", "patch"],
-            });
-            let role = json!({"metadata": {"name": name}, "rules": [rule]});
-            fixture.create("roles", &role).await;
+            let rules = manifests::lease_role()["rules"].take();
+            fixture.create("roles", &json!({"metadata": {"name": name}, "rules": rules})).await;
             for (kind, role) in [("ClusterRole", ACCOUNT), ("Role", name)] {
                 let binding = json!({
                     "metadata": {"name": format!("{}-{name}", kind.to_lowercase())},
@@ -100,8 +126,7 @@ impl<'a> Instances<'a> {
             "audiences": ["https://kubernetes.default.svc"], "expirationSeconds": 3600,
         }});
         let answer = fixture.create(&format!("serviceaccounts/{name}/token"), &request).await;
-        let token = answer["status"]["token"].as_str().unwrap().to_owned();
-        (format!("system:serviceaccount:{namespace}:{name}"), token)
+        answer["status"]["token"].as_str().unwrap().to_owned()
     }
 
     /// Waits until this operator holds the Lease.
@@ -235,8 +260,8 @@ async fn killed_and_frozen_leaders_are_followed_and_write_no_more() {
     on(&[Kind::Embedded, Kind::Real], async |fixture| {
         let instances = Instances::new(fixture);
         let names = ["a", "b", "c"];
-        for name in names {
-            instances.start(name, &TIMES).await;
+        for (name, times) in names.into_iter().zip([TIMES, LONGER, TIMES]) {
+            instances.start(name, &times).await;
         }
         fixture.create_web("web", json!({"image": "nginx"})).await;
         instances.until_reconciled("web").await;
@@ -270,6 +295,36 @@ async fn killed_and_frozen_leaders_are_followed_and_write_no_more() {
             }
         }
         instances.assert_one_writer(&[]);
+    })
+    .await;
+}
+
+/// An attempt every half second wrote a warning each time.
+#[tokio::test]
+async fn a_missing_permission_for_leases_is_a_warning_once_and_leaves_a_standby_ready() {
+    on(&[Kind::Embedded, Kind::Real], async |fixture| {
+        let instances = Instances::new(fixture);
+        instances.allow("a", &["get", "list", "watch"]).await;
+        let a = instances.start("a", &TIMES).await;
+        let count = |level: &str, text: &str| {
+            let level = format!("\"level\":\"{level}\"");
+            a.log().lines().filter(|line| line.contains(&level) && line.contains(text)).count()
+        };
+        a.until_logged(&["cannot take the Lease; trying again", "403"]).await;
+        eventually("more attempts", async || (count("DEBUG", "cannot take the Lease") > 1).then_some(()))
+            .await;
+        assert_eq!(count("WARN", "cannot take the Lease"), 1);
+        a.until_ready().await;
+        // Now it can take the Lease, and not renew it.
+        instances.allow("a", &["get", "list", "watch", "create"]).await;
+        a.until_logged(&["leads no longer", "could not be renewed"]).await;
+        assert!(count("WARN", "cannot renew the Lease") <= 1, "{}", a.log());
+        a.until_ready().await;
+        instances.allow("a", &["get", "list", "watch", "create", "patch"]).await;
+        instances.until_one_renews().await;
+        fixture.create_web("web", json!({"image": "nginx"})).await;
+        instances.until_reconciled("web").await;
+        instances.assert_one_writer(&["a"]);
     })
     .await;
 }
