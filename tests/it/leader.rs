@@ -18,6 +18,7 @@ use crate::{
     fixture::{ACCOUNT, Fixture, Kind, Server, kubeconfig_of, on},
     manifests,
     operator::Operator,
+    proxy::{Flow, Proxy},
     refused::with_crd,
 };
 
@@ -295,6 +296,47 @@ async fn killed_and_frozen_leaders_are_followed_and_write_no_more() {
             }
         }
         instances.assert_one_writer(&[]);
+    })
+    .await;
+}
+
+/// Its connections stall, so it cannot know whether it still leads.
+#[tokio::test]
+async fn a_leader_without_a_network_is_followed_and_writes_no_more() {
+    on(&[Kind::Embedded, Kind::Real], async |fixture| {
+        let instances = Instances::new(fixture);
+        let proxy = Proxy::start(&fixture.url()).await;
+        let a = instances.start_at(&proxy.url(), "a", &TIMES).await;
+        instances.until_leads("a").await;
+        fixture.create_web("web", json!({"image": "nginx"})).await;
+        instances.until_reconciled("web").await;
+        let b = instances.start("b", &LONGER).await;
+        b.until_logged(&["waits: another process holds the Lease", "\"a_"]).await;
+
+        // With reconciles in hand.
+        for web in 0..20 {
+            fixture.create_web(&format!("before-{web}"), json!({"image": "nginx"})).await;
+        }
+        proxy.set(Flow::Stalled, Flow::Stalled);
+        a.until_logged(&["leads no longer", "could not be renewed"]).await;
+        instances.until_leads("b").await;
+        fixture.patch("mywebservers/web", json!({"spec": {"port": 8000}})).await;
+        for web in 0..20 {
+            instances.until_reconciled(&format!("before-{web}")).await;
+        }
+        instances.until_reconciled("web").await;
+
+        // What the stalled connections had is lost.
+        proxy.cut();
+        proxy.set(Flow::Open, Flow::Open);
+        a.until_logged(&["waits: another process holds the Lease", "\"b_"]).await;
+        fixture.patch("mywebservers/web", json!({"spec": {"port": 8001}})).await;
+        instances.until_reconciled("web").await;
+        b.signal("TERM");
+        instances.until_leads("a").await;
+        fixture.patch("mywebservers/web", json!({"spec": {"port": 8002}})).await;
+        instances.until_reconciled("web").await;
+        instances.assert_one_writer(&["a", "b"]);
     })
     .await;
 }
