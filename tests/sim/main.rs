@@ -13,6 +13,7 @@
 mod copies;
 mod databases;
 mod expect;
+mod leaders;
 mod scenario;
 mod network;
 mod soak;

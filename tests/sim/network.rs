@@ -720,10 +720,10 @@ fn is_unchanged(before: Option<&Value>, after: &[u8]) -> bool {
 }
 
 /// A body that is received piece by piece.
-struct StreamBody(mpsc::Receiver<io::Result<Bytes>>);
+pub struct StreamBody(pub mpsc::Receiver<io::Result<Bytes>>);
 
 impl StreamBody {
-    fn boxed_unsync(
+    pub fn boxed_unsync(
         self,
     ) -> http_body_util::combinators::UnsyncBoxBody<Bytes, Box<dyn std::error::Error + Send + Sync>> {
         BodyExt::boxed_unsync(self.map_err(Into::into))

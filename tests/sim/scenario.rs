@@ -74,7 +74,7 @@ const FINALIZER: &str = "example.com/hold";
 
 pub const NAMES: [&str; 3] = ["a", "b", "c"];
 pub const NAMESPACES: [&str; 2] = ["default", "shop"];
-const TOKEN: &str = "the operator's";
+pub const TOKEN: &str = "the operator's";
 
 /// The operator of a scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
