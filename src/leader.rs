@@ -215,14 +215,7 @@ impl Elector {
                     // Another one was faster: its record is in the Store now.
                     Ok(false) => {}
                     Err(error) => {
-                        let text = error.to_string();
-                        match text == problem {
-                            true => debug!(lease = %self.key, problem, "cannot take the Lease"),
-                            false => {
-                                warn!(lease = %self.key, problem = text, "cannot take the Lease; trying again")
-                            }
-                        }
-                        problem = text;
+                        self.log_problem("cannot take the Lease", &error, &mut problem);
                         sleep(self.settings.retry_period.mul_f64(1.0 + JITTER * self.random.f64())).await;
                     }
                 },
@@ -232,7 +225,7 @@ impl Elector {
 
     /// Renews the Lease. Returns why this process holds it no longer.
     async fn keep(&mut self) -> String {
-        let mut has_failed = false;
+        let mut problem = String::new();
         loop {
             let end = *self.deadline.borrow();
             let attempt = async {
@@ -240,28 +233,35 @@ impl Elector {
                 tokio::select! {
                     () = pause => {}
                     // At once, if somebody else changes the record.
-                    () = self.is_overwritten(), if !has_failed => {}
+                    () = self.is_overwritten(), if problem.is_empty() => {}
                 }
                 self.hold().await
             };
             let Some(end) = end else { return "it was given back".to_owned() };
             match timeout_at(end, attempt).await {
-                Ok(Ok(true)) => has_failed = false,
+                Ok(Ok(true)) => problem.clear(),
                 Ok(Ok(false)) => {
                     let holder = self.seen.as_ref().map(|(spec, _)| spec.holder_identity.clone());
                     return format!("another process holds it: {}", holder.unwrap_or_default());
                 }
-                Ok(Err(error)) if has_failed => debug!(lease = %self.key, %error, "cannot renew the Lease"),
-                Ok(Err(error)) => {
-                    has_failed = true;
-                    warn!(lease = %self.key, %error, "cannot renew the Lease; trying again");
-                }
+                Ok(Err(error)) => self.log_problem("cannot renew the Lease", &error, &mut problem),
                 Err(_) => {
                     let limit = self.settings.renew_deadline.as_secs_f64();
-                    return format!("it could not be renewed within {limit} s");
+                    let cause = format!("it could not be renewed within {limit} s");
+                    return if problem.is_empty() { cause } else { format!("{cause}: {problem}") };
                 }
             }
         }
+    }
+
+    /// A warning, unless the last problem was the same.
+    fn log_problem(&self, what: &str, error: &Error, last: &mut String) {
+        let problem = error.to_string();
+        match problem == *last {
+            true => debug!(lease = %self.key, problem, "{what}"),
+            false => warn!(lease = %self.key, problem, "{what}; trying again"),
+        }
+        *last = problem;
     }
 
     /// Waits until the record in the Store is not the one that this process wrote.

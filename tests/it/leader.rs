@@ -359,7 +359,7 @@ async fn a_missing_permission_for_leases_is_a_warning_once_and_leaves_a_standby_
         a.until_ready().await;
         // Now it can take the Lease, and not renew it.
         instances.allow("a", &["get", "list", "watch", "create"]).await;
-        a.until_logged(&["leads no longer", "could not be renewed"]).await;
+        a.until_logged(&["leads no longer", "could not be renewed", "403"]).await;
         assert!(count("WARN", "cannot renew the Lease") <= 1, "{}", a.log());
         a.until_ready().await;
         instances.allow("a", &["get", "list", "watch", "create", "patch"]).await;
