@@ -105,7 +105,7 @@ pub struct Copyrator {
     blocked: Arc<Blocked>,
 }
 
-/// What the mutex guards, which is whole at each step, so also after a panic of its holder.
+/// Locks also after a panic of another holder, because each change under this lock is complete.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
