@@ -164,6 +164,17 @@ fn helm_and_kustomize_render_the_same_objects() {
         assert_eq!(render(&helm, &args), expected, "{directory}");
         assert!(expected.len() >= 5, "{expected:?}");
     }
+    let deployment = |values: &[&str]| {
+        let args = [&["template", "any", "chart", "--set", "operators={mywebserver}"], values].concat();
+        let mut objects = render(&helm, &args);
+        objects.retain(|object| object["kind"] == "Deployment");
+        objects.remove(0)["spec"].take()
+    };
+    // As with `--reuse-values` from a chart that had no such value.
+    assert_eq!(deployment(&["--set", "replicas=null"])["replicas"], 2);
+    assert_eq!(deployment(&["--set", "replicas=0"])["replicas"], 0);
+    let alone = deployment(&["--set", "replicas=1,flags={--leader-elect=false}"]);
+    assert_eq!((&alone["replicas"], &alone["strategy"]), (&json!(1), &json!({"type": "Recreate"})));
 }
 
 /// Why an operator cannot read this object, if so.
