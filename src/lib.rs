@@ -67,6 +67,9 @@
 //! children/outcome.rs        Child: kept, awaited, not ours, failed, or without an owner
 //! children/admission.rs      notices what admission changes
 //! children/report.rs         finish() writes the status and an Event
+//! children/reported.rs       the trait of a kind with a status, for report.rs
+//! children/reporter.rs       the Events, and what all reports of one operator remember
+//! children/statuses.rs       the reports without a reconcile: of an object that does not decode, or must wait
 //! ```
 //!
 //! The 15 files of the first list have 4,500 lines without tests; 3,400 of the lines are code (neither blank nor comments).

@@ -1,4 +1,5 @@
-//! What [`Children::keep`](super::Children::keep) needs to know of an owner, what became of the child, and the conditions that follow.
+//! The types that [`Children::keep`](super::Children::keep) takes and returns: the stage of an owner, what became of a child, and of all
+//! children together, with the conditions that follow.
 
 use std::{sync::Arc, time::Duration};
 

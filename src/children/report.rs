@@ -1,4 +1,5 @@
-//! Reports the outcomes of an object's children to users: conditions, Events (`cluster/events.rs` writes them) and log lines.
+//! The last step of a reconcile: reports the outcomes of one object's children, by conditions, Events (`cluster/events.rs` writes them) and
+//! log lines.
 //!
 //! ```text
 //!   Created, Updated, DriftCorrected     Events of the writes

@@ -1,4 +1,4 @@
-//! The status of a kind: what the operator has observed, and the conditions.
+//! The trait of a kind that has a status, and the types in it: what the operator has observed, and the conditions.
 //!
 //! ```yaml
 //! status:

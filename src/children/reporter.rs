@@ -1,4 +1,4 @@
-//! What the reports on all objects of one operator share: the Events, and what it remembers of objects that are not as desired.
+//! What the reports of one operator share, whatever the object: the Events, and what it remembers of objects that are not as desired.
 
 use std::{collections::HashSet, sync::Mutex, time::Duration};
 

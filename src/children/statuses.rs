@@ -1,4 +1,4 @@
-//! The status of a kind, for a controller that does not know whether the kind has one.
+//! What a controller reports without a reconcile: objects that do not decode or must wait, if the kind has a status, else nothing.
 
 use std::{pin::Pin, sync::Arc};
 
