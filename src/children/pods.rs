@@ -151,7 +151,7 @@ fn shape(message: &str) -> impl Iterator<Item = &str> {
 }
 
 /// The worst trouble of all Pods, if any. If some Pods have the containers of the template, only those Pods count, and those that should
-/// have ended.
+/// have ended or cannot end.
 ///
 /// With few replicas, the Deployment controller keeps the Pods of the previous template until new ones are available.
 /// If no Pod has the containers of the template, all Pods count, because admission may change the containers.
@@ -214,12 +214,13 @@ impl PodDetails {
         conditions.find(|condition| condition.r#type == "Ready" && condition.status == "False")
     }
 
-    /// Why a deleted Pod is still there, although its grace period is over. Five minutes after its node was lost, a Pod is deleted, and
-    /// only the kubelet can say that its containers have ended: <https://kubernetes.io/docs/concepts/architecture/nodes/>.
+    /// Why a deleted Pod is still there, although its grace period is over or its node is lost. Five minutes after its node was lost, a Pod
+    /// is deleted, and only the kubelet can say that its containers have ended: <https://kubernetes.io/docs/concepts/architecture/nodes/>.
     fn unended(&self, now: SystemTime) -> Option<Trouble> {
         let PodDetails { metadata, spec: PodDetailsSpec { node_name: node, .. }, .. } = self;
         let end: SystemTime = metadata.deletion_timestamp?.into();
-        if now < end + END_TIME {
+        let is_lost = self.unready().is_some_and(|ready| ready.reason == NODE_LOST);
+        if now < end + END_TIME && (!is_lost || self.has_ended()) {
             return None;
         }
         let (name, finalizers) = (&metadata.name, metadata.finalizers.join(", "));
@@ -227,7 +228,6 @@ impl PodDetails {
             let message = format!("Pod {name} is deleted, but keeps its finalizers: {finalizers}");
             return Some(Trouble::new("PodTerminating", message));
         }
-        let is_lost = self.unready().is_some_and(|ready| ready.reason == NODE_LOST);
         let reason = if is_lost { "NodeNotReady" } else { "PodTerminating" };
         let message = format!(
             "Pod {name} has not ended on node {node}, and may still run there: repair the node or, if it is off for ever, kubectl \
@@ -548,6 +548,25 @@ mod tests {
         going.metadata = serde_json::from_value(time).expect("metadata");
         assert!(going.metadata.is_terminating());
         assert_eq!(trouble_of(&[going]), None);
+    }
+
+    /// The reason was `RolloutInProgress` for the grace period of the Pod and 30 seconds, and `NodeNotReady` before and after.
+    #[test]
+    fn a_pod_that_is_ending_on_a_lost_node_is_reported_at_once() {
+        let ending = |phase: &str, ready_reason: &str| {
+            let metadata =
+                json!({"name": "p", "resourceVersion": "1", "deletionTimestamp": "2026-11-22T06:42:00Z"});
+            let ready = json!({"type": "Ready", "status": "False", "reason": ready_reason});
+            let pod = json!({
+                "metadata": metadata, "spec": {"nodeName": "node-a"}, "status": {"phase": phase, "conditions": [ready]},
+            });
+            trouble_of(&[serde_json::from_value(pod).expect("a Pod")])
+        };
+        let way = "NodeNotReady: Pod p has not ended on node node-a, and may still run there: repair the node or, if it is off for \
+                   ever, kubectl delete node node-a";
+        assert_eq!(ending("Running", "").as_deref(), Some(way));
+        assert_eq!(ending("Running", "ContainersNotReady"), None);
+        assert_eq!(ending("Failed", ""), None, "the garbage collector of Pods has ended it");
     }
 
     /// The reason was `RolloutInProgress` five minutes after a node was lost.
