@@ -56,3 +56,17 @@ fn pg_hba(spec: &DatabaseSpec, pods: &[String]) -> String {
     }
     all
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// With the default of PostgreSQL, 1GB, the WAL of a restore fills the least storage.
+    #[test]
+    fn the_server_that_loads_a_dump_and_the_instances_limit_their_wal() {
+        assert!(postgresql_conf("1Gi").lines().any(|line| line == "max_wal_size = 256MB"));
+        let start = include_str!("scripts/start").replace("\\\n", "");
+        let loading: Vec<&str> = start.lines().filter(|line| line.contains("pg_ctl start")).collect();
+        assert!(!loading.is_empty() && loading.iter().all(|line| line.contains(" -c max_wal_size=256MB")));
+    }
+}
