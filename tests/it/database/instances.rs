@@ -173,7 +173,7 @@ async fn an_instance_that_does_not_end_is_a_condition_with_its_node() {
         // What the node controller writes: the rest of the condition is that of the kubelet, before.
         let unready = json!({"type": "Ready", "status": "False"});
         fixture.patch("pods/db-0/status", json!({"status": {"conditions": [unready]}})).await;
-        fixture.delete_with("pods/db-0", json!({"gracePeriodSeconds": 1})).await;
+        fixture.delete_with("pods/db-0", json!({"gracePeriodSeconds": 120})).await;
         let is_reported = |database: &Value| {
             let ready = condition(database, "Ready").unwrap();
             let message = ready["message"].as_str().unwrap();
