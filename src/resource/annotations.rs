@@ -32,6 +32,12 @@ impl Annotations {
         self.0.is_empty()
     }
 
+    /// The bytes that they take in memory, about: many small ones take more than their text.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.0.iter().map(|entry| size_of_val(entry) + entry.0.len() + entry.1.len()).sum()
+    }
+
     /// All of them, by key.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(key, value)| (&**key, &**value))

@@ -249,8 +249,7 @@ fn excess(metadata: &ObjectMeta) -> Option<String> {
             "its labels, ownerReferences and finalizers have more than {limit} KiB: remove some of them"
         ));
     }
-    let annotations: usize = metadata.annotations.iter().map(|(key, value)| key.len() + value.len()).sum();
-    (annotations > ANNOTATIONS_BYTES_MAX).then(|| {
+    (metadata.annotations.bytes() > ANNOTATIONS_BYTES_MAX).then(|| {
         let limit = ANNOTATIONS_BYTES_MAX / 1024;
         format!("its annotations have more than {limit} KiB: remove some of them")
     })
@@ -450,11 +449,15 @@ mod tests {
         owners.iter_mut().for_each(|owner| owner["controller"] = json!(false));
         owners.push(owner("app.example.com/v1", "Database"));
         let finalizers: Vec<_> = (0..200).map(|number| format!("example.com/{number}")).collect();
+        // Their text has a third of the limit.
+        let small: serde_json::Map<_, _> =
+            (0..4000).map(|number| (format!("a{number}"), json!(""))).collect();
         for fields in [
             json!({"labels": labels}),
             json!({"ownerReferences": owners}),
             json!({"finalizers": finalizers}),
             json!({"annotations": {"a": "x".repeat(ANNOTATIONS_BYTES_MAX)}}),
+            json!({"annotations": small}),
         ] {
             let limited = Kept::Small.limit(found(fields.clone(), ""), None);
             assert!(problem(&limited).is_some_and(|problem| problem.contains("have more than")), "{fields}");

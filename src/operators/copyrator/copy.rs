@@ -98,10 +98,9 @@ fn renamed(entries: &BTreeMap<String, String>, spec: &CopyratorSpec) -> BTreeMap
 
 /// The bytes of metadata and maps, each entry with two texts and its share of a map.
 fn bytes_of(metadata: &ObjectMeta, maps: &[&BTreeMap<String, String>]) -> usize {
-    let annotations = metadata.annotations.iter().map(|(key, value)| key.len() + value.len());
     let entries = maps.iter().flat_map(|map| map.iter());
     let entries = entries.map(|(key, value)| ENTRY_BYTES + key.len() + value.len());
-    ENTRY_BYTES + metadata.labels.as_selector().len() + annotations.sum::<usize>() + entries.sum::<usize>()
+    ENTRY_BYTES + metadata.labels.as_selector().len() + metadata.annotations.bytes() + entries.sum::<usize>()
 }
 
 impl Copyable for ConfigMap {
