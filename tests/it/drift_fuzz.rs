@@ -39,7 +39,7 @@ use crate::{
     fixture::{Fixture, Kind, on},
     in_process::{self, namespace_of_copies},
 };
-use edits::{Draw, Edit, Schemas};
+use edits::{Draw, Edit, How, Schemas};
 use promises::{ChildKind, Kept, without_counters};
 
 /// Seeds of each fixture: a few hundred edits in the four of them, in less than a minute on a machine with two CPUs.
@@ -325,7 +325,12 @@ impl Subject {
     /// Whether the edit was accepted, and has changed something.
     async fn send(&mut self, user: &UserClient, index: usize, edit: &Edit) -> bool {
         let child = &mut self.children[index];
-        let after = match send(user, &child.path, edit).await {
+        let mut sent = edit.clone();
+        if edit.how == How::Apply {
+            // Otherwise it would create the child that the operator has just deleted, to create it again.
+            sent.body["metadata"]["uid"] = child.edited["metadata"]["uid"].clone();
+        }
+        let after = match send(user, &child.path, &sent).await {
             Ok(after) => after,
             Err(error) => {
                 assert!(error.code().is_some(), "{error}");
