@@ -15,8 +15,8 @@
 //! - Each write of the Lease names the version that it replaces. If two processes want it, the API server refuses one.
 //! - A holder writes until [`LeaderElection::renew_deadline`] after it *sent* the last renewal that succeeded. Others wait for the longer
 //!   [`LeaderElection::lease_duration`] after they *saw* it. So it has stopped before they begin, if all clocks run at the same rate.
-//! - A request that was sent before the deadline may still reach the API server later, and the clock of a suspended machine may stand
-//!   still: a Lease does not fence off its former holder.
+//! - A request that was sent before the deadline may still reach the API server later, one that was just being sent when the process was
+//!   frozen is sent when it wakes up, and the clock of a suspended machine may stand still: a Lease does not fence off its former holder.
 //! - A process that lost the Lease becomes a standby again, and does not exit.
 //! - A holder that ends gives the Lease back. A standby watches it, and takes over at once.
 
