@@ -56,7 +56,10 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use crate::resource::{Accept, Key, Resource, from_json};
+use crate::{
+    metrics::Metrics,
+    resource::{Accept, Key, Resource, from_json},
+};
 pub use config::{Config, Env, Options, REQUEST_TIMEOUT};
 pub use curl::CurlFrom;
 pub use delete::DeleteOptions;
@@ -115,6 +118,17 @@ impl Client {
     #[must_use]
     pub fn liveness(&self) -> Liveness {
         self.transport.liveness()
+    }
+
+    /// What this client and all that use it count.
+    #[must_use]
+    pub fn metrics(&self) -> &Arc<Metrics> {
+        &self.transport.metrics
+    }
+
+    /// The connections that work.
+    pub(crate) fn connections(&self) -> usize {
+        self.transport.connections()
     }
 
     /// The address of the server, as a URL.
@@ -182,7 +196,9 @@ impl Client {
         let body = serde_json::to_vec(&typed).map_err(|error| wrong(Cause::Other(error.to_string())))?;
         let path = collection_path::<K>(key.namespace.as_deref()).map_err(wrong)?;
         let request = Request::get(path).accept(accept_object(K::ACCEPT)).sends(Method::POST, JSON, body);
-        self.typed(request, OBJECT_BYTES_MAX, K::KIND).await.map_err(wrong)
+        let created = self.typed(request, OBJECT_BYTES_MAX, K::KIND).await.map_err(wrong);
+        self.wrote::<K, _>("create", &created);
+        created
     }
 
     /// What the API server would store for an object, after defaults and admission, even if an object of that name exists: the
@@ -209,6 +225,15 @@ impl Client {
         // Nothing is stored, so it has no version.
         created["metadata"]["resourceVersion"] = "".into();
         Ok(created)
+    }
+
+    /// Counts a write.
+    fn wrote<K: Resource, T>(&self, verb: &str, answer: &Result<T, Error>) {
+        let code = match answer {
+            Ok(_) => Some(200),
+            Err(error) => error.code(),
+        };
+        self.metrics().wrote(verb, &qualified(K::GROUP, K::PLURAL), code);
     }
 
     /// Sends a request and reads the whole answer. A write is given up when the leadership ends.
@@ -268,6 +293,14 @@ impl Request {
 /// `deployments/default/web`, for errors.
 fn name<K: Resource>(key: &Key) -> String {
     format!("{}/{key}", K::PLURAL)
+}
+
+/// `deployments.apps`; `pods` of the core group.
+pub(crate) fn qualified(group: &str, plural: &str) -> String {
+    match group {
+        "" => plural.to_owned(),
+        group => format!("{plural}.{group}"),
+    }
 }
 
 fn accept_object(accept: Accept) -> &'static str {

@@ -27,6 +27,7 @@ use serde_json::{Value, json};
 use crate::{
     client::{Client, DeleteOptions, Error, Leadership, Page, Part, Patch, PermitFor},
     locked,
+    metrics::Metrics,
     resource::{Key, ObjectMeta, Resource, Scope, list::Found},
     store::{Budget, Change, Listening},
     watch::Lists,
@@ -68,6 +69,17 @@ impl Cluster {
     /// [`Client::namespace`].
     pub(crate) fn namespace(&self) -> &str {
         self.client.namespace()
+    }
+
+    /// [`Client::metrics`].
+    #[must_use]
+    pub fn metrics(&self) -> &Arc<Metrics> {
+        self.client.metrics()
+    }
+
+    /// The connections that work.
+    pub(crate) fn connections(&self) -> usize {
+        self.client.connections()
     }
 
     /// The time of day, for timestamps in objects.

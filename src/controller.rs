@@ -23,7 +23,7 @@ mod tests;
 mod workers;
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     future::poll_fn,
     mem,
     pin::pin,
@@ -45,6 +45,7 @@ use crate::{
     client::Leadership,
     cluster::{Cluster, Readiness, Watch},
     correction_backoff::CorrectionBackoff,
+    metrics::{self, Observed, QueuedKey},
     next::Retry,
     queue::{Queue, ReconcileResult, Urgency},
     resource::{
@@ -158,7 +159,9 @@ impl<O: Operator> Controller<O> {
             Poll::Pending
         });
         let mut working = JoinSet::new();
-        let mut workers = Workers::new(O::Kind::KIND);
+        let metrics = shared.cluster.metrics().controller(O::Kind::KIND);
+        metrics.workers.set(metrics::count(self.workers));
+        let mut workers = Workers::new(O::Kind::KIND, metrics);
         let mut leads = false;
         loop {
             if leads != self.leadership.is_held() {
@@ -229,6 +232,7 @@ async fn work<O: Operator>(
     version: Option<SmolStr>,
 ) -> Result<Next, ReconcileError> {
     timeout(RECONCILE_LIMIT, driver.reconcile(&key, version)).await.unwrap_or_else(|_| {
+        driver.shared.cluster.metrics().timed_out(O::Kind::KIND);
         Err(format!("the reconcile timed out after {} s", RECONCILE_LIMIT.as_secs()).into())
     })
 }
@@ -327,6 +331,20 @@ fn ended_or<T>(
         Retry::Ended(next) => Ok(ended(next)),
         Retry::Backoff | Retry::After(_) | Retry::Recheck(_) | Retry::OnChange => Err(error),
     })
+}
+
+impl<K: Resource> Observed for Shared<K> {
+    fn kind(&self) -> &'static str {
+        K::KIND
+    }
+
+    fn queued(&self) -> Vec<QueuedKey> {
+        self.queue.keys()
+    }
+
+    fn readiness(&self) -> BTreeMap<(String, String), i64> {
+        self.statuses.readiness(&self.objects)
+    }
 }
 
 impl<K: Resource> Shared<K> {

@@ -29,6 +29,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use prometheus_client::metrics::gauge::Gauge;
 use serde_json::json;
 use smol_str::SmolStr;
 use tokio::{
@@ -120,6 +121,8 @@ pub(crate) struct Elector {
     /// The last record, and when it was first seen.
     seen: Option<(LeaseSpec, Instant)>,
     random: fastrand::Rng,
+    /// 1 while this process holds the Lease.
+    status: Gauge,
 }
 
 impl Elector {
@@ -140,7 +143,9 @@ impl Elector {
         let (changed, (deadline, leadership)) = (Arc::new(Notify::new()), Leadership::channel());
         let notify = Arc::clone(&changed);
         let mut random = fastrand::Rng::new();
+        let status = cluster.metrics().leader(&name);
         let elector = Elector {
+            status,
             cluster: cluster.clone(),
             _listening: leases.listen(move |_, _| notify.notify_one()),
             leases,
@@ -163,6 +168,7 @@ impl Elector {
             never = self.compete() => match never {},
         }
         self.deadline.send_replace(None);
+        self.status.set(0);
         self.look();
         if self.is_ours() {
             match timeout(RELEASE_LIMIT, self.release()).await {
@@ -177,8 +183,10 @@ impl Elector {
         loop {
             self.wait_and_take().await;
             info!(lease = %self.key, identity = %self.identity, "leads: holds the Lease");
+            self.status.set(1);
             let cause = self.keep().await;
             self.deadline.send_replace(None);
+            self.status.set(0);
             warn!(lease = %self.key, cause, "leads no longer; waits for the Lease again");
         }
     }

@@ -69,6 +69,7 @@
 //! children/report.rs         finish() writes the status and an Event
 //! children/reported.rs       the trait of a kind with a status, for report.rs
 //! children/reporter.rs       the Events, and what all reports of one operator remember
+//! metrics.rs                 what each of them counts, and endpoints.rs serves
 //! children/statuses.rs       the reports without a reconcile: of an object that does not decode, or must wait
 //! ```
 //!
@@ -119,7 +120,8 @@
 //! | [`controller::Builder`] | Builder | connects the watches of an operator with its queue |
 //! | [`controller::Controller`] | Controller | ties watches, queue and Operator together |
 //! | [`leader::LeaderElection`] | leaderelection.LeaderElectionConfig | of several processes, one writes |
-//! | [`runtime::Runtime`] | Manager | runs controllers, with probes, Events and signals |
+//! | [`runtime::Runtime`] | Manager | runs controllers, with probes, metrics, Events and signals |
+//! | [`metrics::Metrics`] | metrics.Registry | what the process counts |
 //! | `correction_backoff` | | pauses the corrections of a field that another writer keeps changing |
 //! | `client::Permit` | | a permit of a semaphore: only a few lists run at a time |
 //! | `client::Tap` | | sees each request and answer, for `study` |
@@ -131,7 +133,7 @@
 //! # Invariants
 //!
 //! - [`resource`], [`watch::decode`], [`watch::Machine`], [`store`], [`backoff`] and `study` do no I/O.
-//! - Only [`client`] connects; only [`probes`] and the embedded API server listen.
+//! - Only [`client`] connects; only `endpoints` (probes, metrics and a look inside) and the embedded API server listen.
 //! - In an operator, only a [`controller::Operator`], [`children`] and the finalizers of [`controller`] write objects, and only through
 //!   a [`cluster::Cluster`], as [`leader`] writes the Lease. Events (`cluster/events.rs`) go straight to the Client, because no operator reads them.
 //! - Every task has an owner that ends it. Dropping a future stops its work. No `std::sync::Mutex` is locked across an
@@ -155,6 +157,9 @@
 // Objects and their keys.
 pub mod resource;
 
+// What is counted.
+pub mod metrics;
+
 // Requests to the API server.
 pub mod client;
 
@@ -172,7 +177,7 @@ pub mod children;
 pub mod controller;
 
 // The process.
-pub mod probes;
+mod endpoints;
 pub mod shutdown;
 pub mod leader;
 pub mod runtime;

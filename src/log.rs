@@ -8,19 +8,24 @@ use std::{
     env,
     ffi::OsString,
     io::{self, IsTerminal},
+    sync::OnceLock,
 };
 
-use tracing::Level;
+use tracing::{Level, level_filters::LevelFilter, warn};
 use tracing_subscriber::{
-    Layer,
+    Layer, Registry,
     filter::Targets,
     fmt,
     layer::SubscriberExt,
     registry,
+    reload::{self, Handle},
     util::{SubscriberInitExt, TryInitError},
 };
 
-use crate::runtime::RuntimeError;
+/// Why the log did not start.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct LogError(String);
 
 /// The format of the lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,14 +42,14 @@ pub(crate) enum Format {
 /// listwatch::log::start().expect("the first log");
 /// listwatch::log::start().expect_err("a second log");
 /// ```
-pub fn start() -> Result<(), RuntimeError> {
+pub fn start() -> Result<(), LogError> {
     let filter = match env::var("RUST_LOG") {
         Ok(levels) if !levels.is_empty() => {
-            levels.parse().map_err(|error| RuntimeError::Config(format!("RUST_LOG: {levels:?}: {error}")))?
+            levels.parse().map_err(|error| LogError(format!("RUST_LOG: {levels:?}: {error}")))?
         }
         Ok(_) | Err(_) => Targets::new().with_default(Level::INFO),
     };
-    start_with(filter, None).map_err(|error| RuntimeError::Config(format!("start the log: {error}")))
+    start_with(filter, None).map_err(|error| LogError(format!("start the log: {error}")))
 }
 
 /// Sends the lines that the filter accepts to standard error from now on.
@@ -58,7 +63,35 @@ pub(crate) fn start_with(filter: Targets, format: Option<Format>) -> Result<(), 
         }
         Format::Json => fmt::layer().json().flatten_event(true).with_writer(io::stderr).boxed(),
     };
-    registry().with(layer.with_filter(filter)).try_init()
+    let (filter, handle) = reload::Layer::new(filter);
+    registry().with(layer.with_filter(filter)).try_init()?;
+    // The first log is the only one.
+    let _ = FILTER.set(handle);
+    Ok(())
+}
+
+/// Which lines the log of this process has.
+static FILTER: OnceLock<Handle<Targets, Registry>> = OnceLock::new();
+
+/// The log has other lines from now on. An error if the levels are invalid, or the program has a log of its own.
+pub(crate) fn set(levels: &str) -> Result<(), String> {
+    let filter = parse_level(levels)?;
+    let handle = FILTER.get().ok_or("cannot be set: this program has a log of its own")?;
+    handle.reload(filter).map_err(|error| error.to_string())?;
+    warn!(levels, "the log has other levels");
+    Ok(())
+}
+
+/// `debug`, or by module: `info,listwatch::watch=trace`. A plain level is ours; of the libraries under us only warnings are of use.
+pub(crate) fn parse_level(text: &str) -> Result<Targets, &'static str> {
+    let text = if text.contains(['=', ',']) { text.to_owned() } else { format!("warn,listwatch={text}") };
+    // A module without a level would be all of it, and the rest nothing: `info,listwatch`, `listwatch=`.
+    let has_level = |part: &str| {
+        let level = part.rsplit('=').next().unwrap_or_default();
+        !level.is_empty() && level.parse::<LevelFilter>().is_ok()
+    };
+    let targets = if text.split(',').all(has_level) { text.parse().ok() } else { None };
+    targets.ok_or("is not error, warn, info, debug, trace or MODULE=LEVEL,…")
 }
 
 /// On a terminal that has colors, unless somebody wants it plain: <https://no-color.org>.

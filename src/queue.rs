@@ -16,13 +16,19 @@
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BTreeSet},
+    mem,
     sync::Mutex,
     time::Duration,
 };
 
 use tokio::{sync::Notify, time::Instant};
 
-use crate::{backoff::Backoff, locked, resource::Key};
+use crate::{
+    backoff::Backoff,
+    locked,
+    metrics::{self, QueueMetrics, QueuedKey},
+    resource::Key,
+};
 
 /// The pause between two attempts at one key. The first pause is short, for conflicts that the next event resolves. The cap is the longest
 /// time until a retry after somebody has removed the cause of a failure.
@@ -55,6 +61,7 @@ struct QueueState {
     /// Intents taken since the last key of another urgency.
     intents_in_a_row: u32,
     random: fastrand::Rng,
+    metrics: QueueMetrics,
 }
 
 /// A position among the waiting keys: by urgency, then by the order of [`Queue::add`].
@@ -67,8 +74,11 @@ struct Position {
 #[derive(Debug)]
 struct Queued {
     state: KeyState,
+    since: Instant,
     /// Failures in a row.
     failures: u32,
+    /// The last failure.
+    problem: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,6 +127,26 @@ impl Queue {
         Queue { state: Mutex::new(QueueState { random, ..QueueState::default() }), wake: Notify::new() }
     }
 
+    /// Counts here from now on.
+    pub(crate) fn measured_by(self, metrics: QueueMetrics) -> Queue {
+        locked(&self.state).metrics = metrics;
+        self
+    }
+
+    /// Each key in the queue.
+    pub(crate) fn keys(&self) -> Vec<QueuedKey> {
+        let now = Instant::now();
+        let state = locked(&self.state);
+        state.queued.iter().map(|(key, queued)| queued.look(key, now)).collect()
+    }
+
+    /// Why the last attempt at a key failed.
+    pub(crate) fn explain(&self, key: &Key, problem: &str) {
+        if let Some(queued) = locked(&self.state).queued.get_mut(key) {
+            problem.clone_into(&mut queued.problem);
+        }
+    }
+
     /// Adds a key, or raises the urgency of one that waits.
     pub fn add(&self, key: &Key, urgency: Urgency) {
         let is_ready = locked(&self.state).add(key, urgency);
@@ -156,9 +186,30 @@ impl Queue {
     }
 }
 
+impl Queued {
+    fn look(&self, key: &Key, now: Instant) -> QueuedKey {
+        let (state, due) = match self.state {
+            KeyState::Waiting(_) => ("waiting", None),
+            KeyState::Later(due) => ("later", Some(due)),
+            KeyState::BackingOff(due) => ("backing off", Some(due)),
+            KeyState::Processing | KeyState::ProcessingAndDirty(_) => ("processing", None),
+        };
+        QueuedKey {
+            key: key.clone(),
+            state,
+            is_processing: state == "processing",
+            since: now.duration_since(self.since),
+            due: due.map(|due| due.duration_since(now)),
+            failures: self.failures,
+            problem: self.problem.clone(),
+        }
+    }
+}
+
 impl QueueState {
     /// Returns whether the key now waits, or waits with a higher urgency.
     fn add(&mut self, key: &Key, urgency: Urgency) -> bool {
+        let mut since = None;
         if let Some(queued) = self.queued.get_mut(key) {
             match queued.state {
                 KeyState::Waiting(position) if position.urgency.0 >= urgency => return false,
@@ -171,29 +222,39 @@ impl QueueState {
                     queued.state = KeyState::ProcessingAndDirty(known.max(urgency));
                     return false;
                 }
-                KeyState::Waiting(position) => drop(self.waiting.remove(&position)),
+                KeyState::Waiting(position) => {
+                    since = Some(queued.since);
+                    self.waiting.remove(&position);
+                }
                 KeyState::Later(due) | KeyState::BackingOff(due) => {
                     self.later.remove(&(due, key.clone()));
                 }
             }
         }
-        self.wait(key.clone(), urgency, 0);
+        if since.is_none() {
+            self.metrics.adds.inc();
+        }
+        self.wait(key.clone(), urgency, since.unwrap_or_else(Instant::now), (0, String::new()));
         true
     }
 
     /// Puts a key after all others of its urgency.
-    fn wait(&mut self, key: Key, urgency: Urgency, failures: u32) {
+    fn wait(&mut self, key: Key, urgency: Urgency, since: Instant, (failures, problem): (u32, String)) {
         self.positions += 1;
         let position = Position { urgency: Reverse(urgency), number: self.positions };
-        self.queued.insert(key.clone(), Queued { state: KeyState::Waiting(position), failures });
+        let state = KeyState::Waiting(position);
+        self.queued.insert(key.clone(), Queued { state, since, failures, problem });
         self.waiting.insert(position, key);
+        self.metrics.depth.set(metrics::count(self.waiting.len()));
     }
 
     fn take(&mut self, now: Instant) -> Option<Key> {
         while self.later.first().is_some_and(|(due, _)| *due <= now) {
             let (_, key) = self.later.pop_first()?;
-            let failures = self.queued.get(&key).map_or(0, |queued| queued.failures);
-            self.wait(key, Urgency::Change, failures);
+            let failed = self.queued.get_mut(&key);
+            let failed = failed.map(|queued| (queued.failures, mem::take(&mut queued.problem)));
+            self.metrics.adds.inc();
+            self.wait(key, Urgency::Change, now, failed.unwrap_or_default());
         }
         let position = self.next_position()?;
         let key = self.waiting.remove(&position)?;
@@ -201,8 +262,11 @@ impl QueueState {
             Urgency::Intent => self.intents_in_a_row.saturating_add(1),
             Urgency::Backlog | Urgency::Change => 0,
         };
+        self.metrics.depth.set(metrics::count(self.waiting.len()));
         if let Some(queued) = self.queued.get_mut(&key) {
             queued.state = KeyState::Processing;
+            let waited = now.duration_since(mem::replace(&mut queued.since, now));
+            self.metrics.waits.observe(waited.as_secs_f64());
         }
         Some(key)
     }
@@ -220,6 +284,8 @@ impl QueueState {
 
     fn done(&mut self, key: &Key, result: ReconcileResult, now: Instant) -> Option<Duration> {
         let queued = self.queued.get_mut(key)?;
+        let worked = now.duration_since(mem::replace(&mut queued.since, now));
+        self.metrics.works.observe(worked.as_secs_f64());
         let again = match queued.state {
             KeyState::ProcessingAndDirty(urgency) => Some(urgency),
             KeyState::Processing | KeyState::Waiting(_) | KeyState::Later(_) | KeyState::BackingOff(_) => {
@@ -229,7 +295,8 @@ impl QueueState {
         let (due, pause) = match (result, again) {
             (_, Some(urgency @ Urgency::Intent))
             | (ReconcileResult::Done | ReconcileResult::Again(_), Some(urgency)) => {
-                self.wait(key.clone(), urgency, 0);
+                self.metrics.adds.inc();
+                self.wait(key.clone(), urgency, now, (0, String::new()));
                 return None;
             }
             (ReconcileResult::Done, None) => {
@@ -238,7 +305,8 @@ impl QueueState {
             }
             (ReconcileResult::Again(after), None) => {
                 let after = after.min(PAUSE_MAX);
-                *queued = Queued { state: KeyState::Later(now + after), failures: 0 };
+                let state = KeyState::Later(now + after);
+                *queued = Queued { state, since: now, failures: 0, problem: String::new() };
                 (now + after, None)
             }
             (ReconcileResult::Failed { at_least }, _) => {
@@ -248,6 +316,7 @@ impl QueueState {
                 (now + pause, Some(pause))
             }
         };
+        self.metrics.retries.inc();
         self.later.insert((due, key.clone()));
         pause
     }
@@ -308,6 +377,43 @@ mod tests {
             assert_eq!(take_now(&queue).await.as_deref(), Some(name));
         }
         assert_eq!(take_now(&queue).await, None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_key_shows_its_state_since_when_and_why() {
+        let metrics = crate::metrics::Metrics::default();
+        let queue = queue().measured_by(metrics.queue("Note"));
+        for name in ["a", "b", "c", "d"] {
+            queue.add(&key(name), Urgency::Change);
+        }
+        for _ in 0..3 {
+            take_now(&queue).await;
+        }
+        tokio::time::advance(Duration::from_secs(5)).await;
+        queue.add(&key("d"), Urgency::Intent);
+        queue.done(&key("a"), FAILED);
+        queue.explain(&key("a"), "no disk");
+        queue.done(&key("b"), ReconcileResult::Again(Duration::from_secs(60)));
+        tokio::time::advance(Duration::from_millis(1)).await;
+        let shown = queue.keys().into_iter().map(|queued| {
+            let QueuedKey { key, state, since, due, failures, problem, .. } = queued;
+            (key.name.to_string(), state, since.as_secs(), due.is_some(), failures, problem)
+        });
+        let row = |name: &str, state, since, due, failures, problem: &str| {
+            (name.to_owned(), state, since, due, failures, problem.to_owned())
+        };
+        let expected = [
+            row("a", "backing off", 0, true, 1, "no disk"),
+            row("b", "later", 0, true, 0, ""),
+            row("c", "processing", 5, false, 0, ""),
+            row("d", "waiting", 5, false, 0, ""),
+        ];
+        assert_eq!(shown.collect::<Vec<_>>(), expected);
+        let QueueMetrics { depth, adds, retries, .. } = metrics.queue("Note");
+        assert_eq!((depth.get(), adds.get(), retries.get()), (1, 4, 2));
+        let text = metrics.text(Vec::new(), 0).expect("text");
+        let worked = "workqueue_work_duration_seconds_sum{name=\"note\",controller=\"note\"} 10.0\n";
+        assert!(text.contains(worked), "{text}");
     }
 
     #[tokio::test(start_paused = true)]

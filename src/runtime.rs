@@ -31,26 +31,30 @@ use std::{
     env, fmt,
     future::pending,
     mem,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    net::SocketAddr,
     pin::{Pin, pin},
     time::Duration,
 };
 
-use tokio::{net::TcpListener, task::JoinSet, time::timeout};
+use tokio::{task::JoinSet, time::timeout};
 use tracing::{info, warn};
 
+#[cfg(feature = "log")]
+use crate::log::LogError;
 use crate::{
     children::{Reported, Reporter, Statuses, WithStatus, WithoutStatus},
     client::{Client, Config, Env, Leadership, Options, Request},
     cluster::{Cluster, Events},
     controller::{Builder, Controller, Operator},
+    endpoints::Endpoint,
     leader::{self, Elector},
-    probes,
     resource::{MANAGED_BY, Resource, Scope},
     shutdown::{self, ShutdownError, Stop},
     store::Kept,
     watch::Lists,
 };
+
+pub use crate::endpoints::MetricsSecurity;
 
 /// How long to go on writing Events after the controllers have stopped.
 const LAST_EVENTS_LIMIT: Duration = Duration::from_secs(2);
@@ -65,10 +69,12 @@ pub enum RuntimeError {
     /// The environment or the kubeconfig is invalid: the same start would fail again.
     #[error("{0}")]
     Config(String),
-    /// The probes cannot listen.
-    #[error("probes: cannot listen on {address}: {cause}")]
-    Probes {
-        /// The address of the probes.
+    /// The probes, the metrics or the look inside cannot be served.
+    #[error("{endpoint}: cannot listen on {address}: {cause}")]
+    Listen {
+        /// `probes`, `metrics` or `debug`.
+        endpoint: &'static str,
+        /// Its address.
         address: SocketAddr,
         /// The error of the system.
         cause: std::io::Error,
@@ -76,6 +82,13 @@ pub enum RuntimeError {
     /// The process cannot start or listen for signals, or a second signal came.
     #[error(transparent)]
     Shutdown(#[from] ShutdownError),
+}
+
+#[cfg(feature = "log")]
+impl From<LogError> for RuntimeError {
+    fn from(error: LogError) -> RuntimeError {
+        RuntimeError::Config(error.to_string())
+    }
 }
 
 /// Prints the message, for a `main` that returns the error.
@@ -93,6 +106,8 @@ pub struct Runtime {
     instance: String,
     workers: Option<usize>,
     probes: Option<SocketAddr>,
+    metrics: Option<(SocketAddr, MetricsSecurity)>,
+    debug: Option<SocketAddr>,
     leader_election: Option<leader::LeaderElection>,
     controllers: Vec<(&'static str, Start)>,
 }
@@ -146,7 +161,7 @@ impl Setup {
 }
 
 impl Runtime {
-    /// A runtime for all namespaces, without probes. Its Events name the Pod by `POD_NAME`, or else `HOSTNAME`.
+    /// A runtime for all namespaces, without probes and metrics. Its Events name the Pod by `POD_NAME`, or else `HOSTNAME`.
     #[must_use]
     pub fn new(client: Client) -> Runtime {
         let instance = env::var("POD_NAME").or_else(|_| env::var("HOSTNAME"));
@@ -157,6 +172,8 @@ impl Runtime {
             instance: instance.unwrap_or_else(|_| "listwatch".into()),
             workers: None,
             probes: None,
+            metrics: None,
+            debug: None,
             leader_election: None,
             controllers: Vec::new(),
         }
@@ -164,7 +181,7 @@ impl Runtime {
 
     /// A runtime with the service account of the Pod, or else with a kubeconfig. The variable `WATCH_NAMESPACE` has the
     /// namespaces, separated by commas; without it, all are watched. With `LEADER_ELECT=true`, leaders are elected
-    /// ([`Runtime::leader_election`]). Does not connect yet.
+    /// ([`Runtime::leader_election`]). `METRICS_BIND_ADDRESS=:8080` serves the metrics at this address ([`Runtime::metrics`]). Does not connect yet.
     pub fn from_env() -> Result<Runtime, RuntimeError> {
         let client = Config::load(&Options::default(), &Env::from_process()).and_then(Client::new);
         let client = client.map_err(|error| RuntimeError::Config(error.to_string()))?;
@@ -179,7 +196,11 @@ impl Runtime {
             }
         };
         let namespaces = checked(names, "WATCH_NAMESPACE")?;
-        Ok(Runtime { namespaces, leader_election, ..Runtime::new(client) })
+        let metrics = env::var("METRICS_BIND_ADDRESS").unwrap_or_else(|_| "0".to_owned());
+        let metrics = address(&metrics)
+            .map_err(|cause| RuntimeError::Config(format!("METRICS_BIND_ADDRESS: {metrics:?} {cause}")))?;
+        let metrics = metrics.map(|address| (address, MetricsSecurity::Plain));
+        Ok(Runtime { namespaces, leader_election, metrics, ..Runtime::new(client) })
     }
 
     /// Watches only these namespaces; with none, all. Fails if one of them cannot be the name of a namespace.
@@ -203,6 +224,19 @@ impl Runtime {
     #[must_use]
     pub fn probes(self, address: SocketAddr) -> Runtime {
         Runtime { probes: Some(address), ..self }
+    }
+
+    /// Serves `/metrics` at this address. [`Client::metrics`] adds those of an operator.
+    #[must_use]
+    pub fn metrics(self, address: SocketAddr, security: MetricsSecurity) -> Runtime {
+        Runtime { metrics: Some((address, security)), ..self }
+    }
+
+    /// Serves `/debug/state`, which shows each watch and each key in the queues, and `/debug/log`, which changes the levels of the log, at this
+    /// address: one of the loopback interface, because everybody who reaches it may use it.
+    #[must_use]
+    pub fn debug(self, address: SocketAddr) -> Runtime {
+        Runtime { debug: Some(address), ..self }
     }
 
     /// Runs each controller only while this process holds the Lease of that controller: see [`leader`].
@@ -261,7 +295,7 @@ impl Runtime {
         shutdown::run(|stop| self.run_until(stop.requested()))?
     }
 
-    /// Runs the controllers until `stop`. Fails if the probes cannot listen.
+    /// Runs the controllers until `stop`. Fails if it cannot listen.
     pub async fn run_until(mut self, stop: impl Future<Output = ()>) -> Result<(), RuntimeError> {
         if let Some(settings) = &self.leader_election {
             let names: BTreeSet<_> =
@@ -271,10 +305,7 @@ impl Runtime {
                 return Err(RuntimeError::Config(cause.to_owned()));
             }
         }
-        let listener = match self.probes {
-            Some(address) => Some(listen(address).await?),
-            None => None,
-        };
+        let endpoints = listen(self.probes, self.metrics.take(), self.debug, &self.client).await?;
         let cluster = Cluster::new(self.client.clone(), self.lists);
         let (stopping, requested) = Stop::channel();
         let mut controllers = JoinSet::new();
@@ -290,13 +321,13 @@ impl Runtime {
             greet(&self.client, &self.namespaces).await;
             look_for_namespaces(&self.client, &self.namespaces).await;
         };
-        let answer_probes = async {
-            match listener {
-                None => pending().await,
-                Some(listener) => probes::serve(listener, cluster.clone()).await,
-            }
+        let answer = async {
+            let mut serving = JoinSet::new();
+            endpoints.into_iter().for_each(|endpoint| drop(serving.spawn(endpoint.serve(cluster.clone()))));
+            while serving.join_next().await.is_some() {}
+            pending().await
         };
-        let beside = async { tokio::join!(forward_stop, introduce, answer_probes).2 };
+        let beside = async { tokio::join!(forward_stop, introduce, answer).2 };
         tokio::select! {
             _ = controllers.join_all() => {}
             never = beside => match never {},
@@ -304,6 +335,28 @@ impl Runtime {
         info!("stopped");
         Ok(())
     }
+}
+
+/// Listens at each address that was given.
+async fn listen(
+    probes: Option<SocketAddr>,
+    metrics: Option<(SocketAddr, MetricsSecurity)>,
+    debug: Option<SocketAddr>,
+    client: &Client,
+) -> Result<Vec<Endpoint>, RuntimeError> {
+    let wrong = |endpoint, address| move |cause| RuntimeError::Listen { endpoint, address, cause };
+    let mut all = Vec::new();
+    if let Some(address) = probes {
+        all.push(Endpoint::probes(address).await.map_err(wrong("probes", address))?);
+    }
+    if let Some((address, security)) = metrics {
+        let endpoint = Endpoint::metrics(address, &security, client).await;
+        all.push(endpoint.map_err(wrong("metrics", address))?);
+    }
+    if let Some(address) = debug {
+        all.push(Endpoint::debug(address).await.map_err(wrong("debug", address))?);
+    }
+    Ok(all)
 }
 
 /// Logs the server, the user and the namespaces once.
@@ -340,6 +393,16 @@ async fn look_for_namespaces(client: &Client, namespaces: &[String]) {
     }
 }
 
+/// The address in `[IP]:PORT`. `0`: none.
+pub(crate) fn address(text: &str) -> Result<Option<SocketAddr>, &'static str> {
+    if text == "0" {
+        return Ok(None);
+    }
+    // Also for IPv4 on a machine with both.
+    let address = if text.starts_with(':') { format!("[::]{text}") } else { text.to_owned() };
+    address.parse().map(Some).map_err(|_| "is not [IP]:PORT, such as :8081 or 127.0.0.1:8081, nor 0 for off")
+}
+
 /// The names in a variable such as `WATCH_NAMESPACE`, in which operators customarily ignore empty ones.
 pub(crate) fn names_in(variable: &str) -> Vec<String> {
     variable.split(',').filter(|name| !name.trim().is_empty()).map(str::to_owned).collect()
@@ -359,20 +422,4 @@ pub(crate) fn checked(mut names: Vec<String>, source: &str) -> Result<Vec<String
     names.sort();
     names.dedup();
     Ok(names)
-}
-
-/// Listens for probes, and logs the address: with port 0 the user does not know it.
-async fn listen(address: SocketAddr) -> Result<TcpListener, RuntimeError> {
-    let wrong = |cause| RuntimeError::Probes { address, cause };
-    let listener = match probes::bind(address).await {
-        // A machine without IPv6.
-        Err(_) if address.ip() == IpAddr::from(Ipv6Addr::UNSPECIFIED) => {
-            probes::bind((Ipv4Addr::UNSPECIFIED, address.port()).into()).await
-        }
-        result => result,
-    };
-    let listener = listener.map_err(wrong)?;
-    let address = listener.local_addr().map_err(wrong)?;
-    info!(%address, "answering /livez and /readyz");
-    Ok(listener)
 }

@@ -110,6 +110,7 @@ pub(crate) async fn watch_of(
     health: &Health,
 ) {
     let mut random = fastrand::Rng::new();
+    let mut reason = "Start";
     if machine.is_streaming() {
         // The timeout of the first watch depends on the HTTP version, which only an answer shows. If none comes, the watch also fails,
         // and reports the reason.
@@ -119,6 +120,7 @@ pub(crate) async fn watch_of(
     loop {
         if machine.is_at_start_of_list() {
             store.list_begins();
+            health.lists(reason);
         }
         let timeout_secs = match client.liveness() {
             Liveness::Pinged => random.u32(TIMEOUT_SECS),
@@ -141,7 +143,7 @@ pub(crate) async fn watch_of(
             NextRequest::List(page) => {
                 // This permit is held until the page is in the Store.
                 let _permit = permit;
-                let page = client.page_of(&collection, &page).await;
+                let page = client.page_of(&collection, &page).await.inspect(|_| health.heard());
                 match page.and_then(|page| store.page(page)) {
                     Ok(page) => end_of_page(&page, &mut machine, store, &collection),
                     Err(error) => Err(End::failed(&error, &collection)),
@@ -174,6 +176,8 @@ pub(crate) async fn watch_of(
             }
             continue;
         };
+        reason = end.how.name();
+        health.ended(reason);
         let pause = machine.end(end.how, started.elapsed());
         debug!(resource = collection.resource, scope = collection.scope.to_string(), ?end.how, end.problem, ?pause, "request ended");
         if let Pause::Backoff { failures, at_least } = pause {
@@ -248,8 +252,9 @@ async fn follow(
             }
         };
         trace!(resource = collection.resource, bytes = chunk.len(), "chunk");
+        health.heard();
         lines.push(&chunk);
-        if let Err(end) = read_lines(&mut lines, machine, store, collection) {
+        if let Err(end) = read_lines(&mut lines, machine, store, health, collection) {
             return end;
         }
         if !machine.is_streaming() {
@@ -266,6 +271,7 @@ fn read_lines(
     lines: &mut Lines,
     machine: &mut Machine,
     store: &dyn AnyStore,
+    health: &Health,
     collection: &Collection,
 ) -> Result<(), End> {
     loop {
@@ -277,6 +283,7 @@ fn read_lines(
                 return Err(End { how: EndReason::LineTooLong, problem });
             }
         };
+        health.heard_line(line.len());
         let mut problem = String::new();
         let effect = store.line(line, &mut |head| {
             log_line(collection, head, line.len());

@@ -1,6 +1,6 @@
 //! What a controller reports without a reconcile: objects that do not decode or must wait, if the kind has a status, else nothing.
 
-use std::{pin::Pin, sync::Arc};
+use std::{collections::BTreeMap, pin::Pin, sync::Arc};
 
 use tracing::info;
 
@@ -24,6 +24,8 @@ pub(crate) const OPERATOR_FAILED: &str = "OperatorFailed";
 /// The reason of `Ready` while a user has paused the operator.
 pub(crate) const PAUSED: &str = "Paused";
 
+/// Instead of the reason of an object without a condition.
+const NEW: &str = "New";
 /// Most objects that are not ready and that the log names at the start.
 const EXAMPLES_MAX: usize = 10;
 
@@ -34,6 +36,9 @@ pub(crate) trait Statuses<K>: Send + Sync {
 
     /// Logs the number of objects at the start.
     fn overview(&self, objects: &Watch<K>);
+
+    /// The number of objects by the status and the reason of `Ready`.
+    fn readiness(&self, objects: &Watch<K>) -> BTreeMap<(String, String), i64>;
 
     /// Reports an object that does not decode.
     fn unreadable<'a>(&self, reporter: &'a Reporter, broken: &'a Broken) -> Reporting<'a>;
@@ -63,7 +68,7 @@ impl<K: Reported> Statuses<K> for WithStatus {
                 object.as_ref().map(|object| conditions::find(K::observed(object.status()).1, "Ready"));
             let reason = match ready {
                 Some(Some(ready)) if ready.status == "True" => continue,
-                Some(ready) => ready.map_or("New".into(), |ready| ready.reason.clone()),
+                Some(ready) => ready.map_or(NEW.into(), |ready| ready.reason.clone()),
                 None => Refusal::InvalidSpec.reason().into(),
             };
             not_ready += 1;
@@ -73,6 +78,21 @@ impl<K: Reported> Statuses<K> for WithStatus {
         }
         let examples = (not_ready > 0).then(|| examples.join(", "));
         info!(target: LOG, objects = keys.len(), not_ready, examples, "{}s at the start", K::KIND);
+    }
+
+    fn readiness(&self, objects: &Watch<K>) -> BTreeMap<(String, String), i64> {
+        let mut all = BTreeMap::new();
+        for key in objects.keys() {
+            let (status, reason) = match objects.get(&key) {
+                Some(object) => match conditions::find(K::observed(object.status()).1, "Ready") {
+                    Some(ready) => (ready.status.to_string(), ready.reason.to_string()),
+                    None => ("Unknown".to_owned(), NEW.to_owned()),
+                },
+                None => ("False".to_owned(), Refusal::InvalidSpec.reason().to_owned()),
+            };
+            *all.entry((status, reason)).or_default() += 1;
+        }
+        all
     }
 
     fn unreadable<'a>(&self, reporter: &'a Reporter, broken: &'a Broken) -> Reporting<'a> {
@@ -98,6 +118,10 @@ impl<K: Resource> Statuses<K> for WithoutStatus {
     }
 
     fn overview(&self, _: &Watch<K>) {}
+
+    fn readiness(&self, _: &Watch<K>) -> BTreeMap<(String, String), i64> {
+        BTreeMap::new()
+    }
 
     fn unreadable<'a>(&self, _: &'a Reporter, _: &'a Broken) -> Reporting<'a> {
         Box::pin(async { Ok(()) })

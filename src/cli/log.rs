@@ -1,10 +1,10 @@
 //! The flags of the log.
 
 use clap::Args;
-use tracing::{Level, level_filters::LevelFilter};
+use tracing::Level;
 use tracing_subscriber::filter::Targets;
 
-use crate::log::{self, Format};
+use crate::log::{self, Format, parse_level};
 
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Log")]
@@ -21,18 +21,6 @@ pub(super) struct Log {
     /// Logged at the level debug, whatever the other levels are.
     #[arg(skip)]
     pub(super) also: Option<&'static str>,
-}
-
-/// A plain level is ours; of the libraries under us only warnings are of use.
-fn parse_level(text: &str) -> Result<Targets, &'static str> {
-    let text = if text.contains(['=', ',']) { text.to_owned() } else { format!("warn,listwatch={text}") };
-    // A module without a level would be all of it, and the rest nothing: `info,listwatch`, `listwatch=`.
-    let has_level = |part: &str| {
-        let level = part.rsplit('=').next().unwrap_or_default();
-        !level.is_empty() && level.parse::<LevelFilter>().is_ok()
-    };
-    let targets = if text.split(',').all(has_level) { text.parse().ok() } else { None };
-    targets.ok_or("is not error, warn, info, debug, trace or MODULE=LEVEL,…")
 }
 
 /// clap counts the flags and hands us the count, as the variable does.

@@ -1,6 +1,6 @@
 //! `listwatch run`: the operators, in a Pod or from a kubeconfig.
 
-use std::{env, net::SocketAddr, time::Duration};
+use std::{env, net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::{ArgAction, Args, ValueEnum};
 use tracing::Level;
@@ -15,7 +15,7 @@ use super::{
 use crate::{
     controller, leader,
     operators::{self, BuiltIn},
-    runtime::{Runtime, RuntimeError, checked, names_in},
+    runtime::{MetricsSecurity, Runtime, RuntimeError, address, checked, names_in},
     watch::Lists,
 };
 
@@ -63,6 +63,17 @@ pub(super) struct RunArgs {
     #[arg(value_parser = parse_bind_address)]
     health_probe_bind_address: BindAddress,
     #[command(flatten)]
+    metrics: MetricsFlags,
+    /// Address of /debug/state and /debug/log, [IP]:PORT, for everybody who reaches it; 0 to serve none
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        env = "LISTWATCH_DEBUG_BIND_ADDRESS",
+        default_value = "127.0.0.1:8082"
+    )]
+    #[arg(value_parser = parse_bind_address)]
+    debug_bind_address: BindAddress,
+    #[command(flatten)]
     leader_election: LeaderElectionFlags,
     #[command(flatten)]
     of_operators: operators::Flags,
@@ -72,6 +83,38 @@ pub(super) struct RunArgs {
     trace: TraceFlags,
     #[command(flatten)]
     log: Log,
+}
+
+#[derive(Debug, Args)]
+struct MetricsFlags {
+    /// Address of /metrics, [IP]:PORT; 0 to serve none
+    #[arg(long, value_name = "ADDRESS", env = "LISTWATCH_METRICS_BIND_ADDRESS", default_value = ":8080")]
+    #[arg(value_parser = parse_bind_address)]
+    metrics_bind_address: BindAddress,
+    /// Serve the metrics over TLS, to those whom the API server allows to get the nonResourceURL /metrics
+    #[arg(long, value_name = "BOOL", env = "LISTWATCH_METRICS_SECURE")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false")]
+    #[arg(action = ArgAction::Set, value_parser = parse_switch)]
+    metrics_secure: bool,
+    /// Directory with tls.crt and tls.key for --metrics-secure, read again when they change. Default: a certificate made at the start
+    #[arg(long, value_name = "DIR", env = "LISTWATCH_METRICS_CERT_PATH")]
+    metrics_cert_path: Option<PathBuf>,
+}
+
+impl MetricsFlags {
+    fn add_to(self, runtime: Runtime) -> Result<Runtime, Failure> {
+        let security = match (self.metrics_secure, self.metrics_cert_path) {
+            (true, certificate) => MetricsSecurity::Tls { certificate },
+            (false, None) => MetricsSecurity::Plain,
+            (false, Some(_)) => {
+                return Err(Failure::Usage("--metrics-cert-path needs --metrics-secure".to_owned()));
+            }
+        };
+        Ok(match self.metrics_bind_address {
+            BindAddress(Some(address)) => runtime.metrics(address, security),
+            BindAddress(None) => runtime,
+        })
+    }
 }
 
 #[derive(Debug, Args)]
@@ -118,16 +161,8 @@ impl LeaderElectionFlags {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct BindAddress(Option<SocketAddr>);
 
-fn parse_bind_address(text: &str) -> Result<BindAddress, String> {
-    if text == "0" {
-        return Ok(BindAddress(None));
-    }
-    // Also for IPv4 on a machine with both.
-    let address = if text.starts_with(':') { format!("[::]{text}") } else { text.to_owned() };
-    match address.parse() {
-        Ok(address) => Ok(BindAddress(Some(address))),
-        Err(_) => Err("is not [IP]:PORT, such as :8081 or 127.0.0.1:8081, nor 0 for off".to_owned()),
-    }
+fn parse_bind_address(text: &str) -> Result<BindAddress, &'static str> {
+    address(text).map(BindAddress)
 }
 
 fn parse_workers(text: &str) -> Result<usize, String> {
@@ -152,6 +187,10 @@ pub(super) fn main(run: RunArgs) -> Result<(), Failure> {
     if let BindAddress(Some(address)) = run.health_probe_bind_address {
         runtime = runtime.probes(address);
     }
+    runtime = run.metrics.add_to(runtime)?;
+    if let BindAddress(Some(address)) = run.debug_bind_address {
+        runtime = runtime.debug(address);
+    }
     if let Some(settings) = run.leader_election.settings() {
         runtime = runtime.leader_election(settings)?;
     }
@@ -165,9 +204,12 @@ impl From<RuntimeError> for Failure {
     fn from(error: RuntimeError) -> Failure {
         match error {
             RuntimeError::Config(cause) => Failure::Usage(cause),
-            RuntimeError::Probes { address, cause } => Failure::Runtime(format!(
-                "--health-probe-bind-address: cannot listen on {address}: {cause}; choose another port, or 0 to serve none"
-            )),
+            RuntimeError::Listen { endpoint, address, cause } => {
+                let flag = if endpoint == "probes" { "health-probe" } else { endpoint };
+                Failure::Runtime(format!(
+                    "--{flag}-bind-address: cannot listen on {address}: {cause}; choose another port, or 0 to serve none"
+                ))
+            }
             RuntimeError::Shutdown(error) => error.into(),
         }
     }

@@ -99,6 +99,13 @@ impl Connections {
         self.current(config, credential).for_stream(config)
     }
 
+    /// How many connections work.
+    pub(super) fn open(&self) -> usize {
+        let current = locked(&self.current);
+        let all = current.streams.iter().chain([&current.calls]);
+        all.filter(|connection| connection.is_open() || connection.streams() > 0).count()
+    }
+
     /// A connection broke. The reason may be a changed certificate, so the files are compared before the next request.
     pub(super) fn doubt_certificates(&self) {
         locked(&self.current).checked = None;

@@ -51,7 +51,9 @@ impl Client {
         let wrong = |cause: Cause| cause.about("delete", name::<K>(key));
         let path = path::<K>(key).map_err(wrong)?;
         let request = Request::get(path).sends(Method::DELETE, JSON, options.to_json::<K>());
-        let answer = self.call(&request, OBJECT_BYTES_MAX).await.map_err(wrong)?;
+        let answer = self.call(&request, OBJECT_BYTES_MAX).await.map_err(wrong);
+        self.wrote::<K, _>("delete", &answer);
+        let answer = answer?;
         if let Ok(object) = from_json::<K>(&answer.body) {
             return Ok(Some(object).filter(|object| object.metadata().is_terminating()));
         }

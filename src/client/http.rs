@@ -47,6 +47,7 @@ use super::{
     tls::install_crypto,
     warnings::Warnings,
 };
+use crate::metrics::Metrics;
 
 /// Largest error answer that is read. A 422 can quote an object, which etcd limits to 1.5 MiB.
 const REFUSAL_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -96,6 +97,9 @@ pub(super) struct Transport {
     /// Whether the last answer came over HTTP/2.
     speaks_http2: AtomicBool,
     pub(super) permits: Permits,
+    pub(super) metrics: Arc<Metrics>,
+    /// For the metrics: `10.96.0.1`.
+    host: String,
 }
 
 impl Transport {
@@ -119,12 +123,19 @@ impl Transport {
             calls: Calls::default(),
             speaks_http2: AtomicBool::new(false),
             permits: Permits::default(),
+            metrics: Arc::default(),
+            host: config.server.authority().to_owned(),
             config,
         })
     }
 
     pub(super) fn login(&self) -> &Login {
         self.credentials.login()
+    }
+
+    /// The connections that work.
+    pub(super) fn connections(&self) -> usize {
+        self.connections.open()
     }
 
     /// How a dead connection is detected, by the HTTP version of the last answer.
@@ -256,6 +267,8 @@ impl Transport {
         }
         let started = Instant::now();
         let sent = connection.send(self.build(connection, request, credential)).await;
+        let code = sent.as_ref().ok().map(|response| response.status().as_u16());
+        self.metrics.requested(&request.method, &self.host, code);
         let response = sent.inspect_err(|cause| {
             debug!(method = %request.method, path = request.target(), %cause, "no answer");
             exchange.ends(Step::Lost);

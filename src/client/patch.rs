@@ -38,7 +38,9 @@ impl Client {
         let wrong = |cause: Cause| cause.about("patch", name::<K>(key) + subresource);
         let path = path::<K>(key).map_err(wrong)? + subresource;
         let request = Request::get(path).accept(accept_object(K::ACCEPT)).patches(patch);
-        self.typed(request, OBJECT_BYTES_MAX, K::KIND).await.map_err(wrong)
+        let patched = self.typed(request, OBJECT_BYTES_MAX, K::KIND).await.map_err(wrong);
+        self.wrote::<K, _>("patch", &patched);
+        patched
     }
 
     /// Asks whether the API server would accept a change, after admission. Nothing is changed. See

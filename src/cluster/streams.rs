@@ -7,12 +7,13 @@ use std::{
 };
 
 use serde::Serialize;
+use smol_str::SmolStr;
 use tokio::task::JoinHandle;
 use tracing::info;
 
 use super::{Cluster, Watch};
 use crate::{
-    client::{Client, Collection, Error},
+    client::{Client, Collection, Error, qualified},
     locked,
     resource::{LabelSelector, Labels, Resource, Scope},
     store::{Change, Kept, Listening, Store, weight_of},
@@ -29,6 +30,20 @@ pub(super) struct OpenStream {
     kept: String,
     pub(super) stream: Weak<dyn Any + Send + Sync>,
     health: Arc<Health>,
+    store: Weak<dyn AnyStore>,
+    /// `deployments.apps`
+    resource: String,
+}
+
+/// An open watch, for people and for metrics.
+pub(crate) struct OpenWatch {
+    /// `deployments.apps`
+    pub(crate) resource: String,
+    pub(crate) health: Arc<Health>,
+    /// The number of objects in its Store.
+    pub(crate) objects: usize,
+    /// The version from which it would resume.
+    pub(crate) version: SmolStr,
 }
 
 impl OpenStream {
@@ -98,8 +113,15 @@ impl Cluster {
                 let stream = Arc::new(stream);
                 let erased: Arc<dyn Any + Send + Sync> = stream.clone();
                 let health = Arc::clone(&stream.health);
-                let (labels, kept) = (scope.labels, kept.name());
-                open.push(OpenStream { labels, kept, stream: Arc::downgrade(&erased), health });
+                let store: Arc<dyn AnyStore> = stream.store.clone();
+                open.push(OpenStream {
+                    labels: scope.labels,
+                    kept: kept.name(),
+                    stream: Arc::downgrade(&erased),
+                    health,
+                    store: Arc::downgrade(&store),
+                    resource: qualified(K::GROUP, K::PLURAL),
+                });
                 stream
             });
             streams.entry(namespace).or_default().push(stream);
@@ -112,6 +134,17 @@ impl Cluster {
     pub fn health(&self) -> Vec<Arc<Health>> {
         let streams = locked(&self.streams);
         streams.values().flatten().filter(|open| open.is_open()).map(|open| open.health.clone()).collect()
+    }
+
+    /// Each open watch.
+    pub(crate) fn watches(&self) -> Vec<OpenWatch> {
+        let streams = locked(&self.streams);
+        let look = |open: &OpenStream| {
+            let store = open.store.upgrade()?;
+            let (resource, health) = (open.resource.clone(), Arc::clone(&open.health));
+            Some(OpenWatch { resource, health, objects: store.objects(), version: store.version() })
+        };
+        streams.values().flatten().filter(|open| open.is_open()).filter_map(look).collect()
     }
 }
 
@@ -131,7 +164,8 @@ async fn keep(
 impl<K: Resource> Stream<K> {
     fn open(client: Client, scope: Scope, lists: Lists, kept: Kept<K>) -> Stream<K> {
         let store = Arc::new(Store::keeping(kept));
-        let health = Arc::new(Health::new(format!("{} in {scope}", K::PLURAL)));
+        let metrics = client.metrics().watch(qualified(K::GROUP, K::PLURAL));
+        let health = Arc::new(Health::new(format!("{} in {scope}", K::PLURAL)).measured_by(metrics));
         let _listening = store.listen({
             let (store, health) = (Arc::downgrade(&store), Arc::clone(&health));
             move |change| {

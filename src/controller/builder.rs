@@ -64,11 +64,12 @@ impl<K: Resource> Builder<K> {
             reporter: Arc::new(reporter),
             statuses: Box::new(statuses),
             synced: Once::new(),
-            queue: Queue::new(fastrand::Rng::new()),
+            queue: Queue::new(fastrand::Rng::new()).measured_by(cluster.metrics().queue(K::KIND)),
             tombstones: Tombstones::default(),
             held: Mutex::default(),
             corrections: CorrectionBackoff::default(),
         });
+        cluster.metrics().observe(&shared);
         let listener = Arc::clone(&shared);
         let listening = objects.listen(move |scope, change| {
             listener.object_changed(scope, change);

@@ -2,11 +2,12 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use tokio::task;
+use tokio::{task, time::Instant};
 use tracing::{debug, error, warn};
 
 use super::{LOG, Next, ReconcileError};
 use crate::{
+    metrics::ControllerMetrics,
     next::Retry,
     queue::{Queue, ReconcileResult},
     resource::Key,
@@ -16,7 +17,8 @@ use crate::{
 pub(super) struct Workers {
     /// The kind of the objects, for the log.
     kind: &'static str,
-    keys: HashMap<task::Id, Key>,
+    metrics: ControllerMetrics,
+    keys: HashMap<task::Id, (Key, Instant)>,
     /// By key, so that a problem is a warning only once.
     problems: HashMap<Key, Problem>,
 }
@@ -31,15 +33,36 @@ struct Problem {
 /// The end of a worker.
 pub(super) type Finished = Result<(task::Id, Result<Next, ReconcileError>), task::JoinError>;
 
+impl ControllerMetrics {
+    /// A reconcile has ended after this time.
+    fn ended(&self, time: Duration, result: &Result<Next, ReconcileError>) {
+        self.active.dec();
+        self.time.observe(time.as_secs_f64());
+        match result.as_ref().map_err(ReconcileError::retry) {
+            Ok(Next::OnChange) | Err(Retry::Ended(_)) => self.succeeded.inc(),
+            Ok(Next::After(Duration::ZERO)) => self.requeued.inc(),
+            Ok(Next::After(_)) => self.requeued_after.inc(),
+            Err(retry) => {
+                self.errors.inc();
+                if retry == Retry::OnChange {
+                    self.terminal_errors.inc();
+                }
+                self.failed.inc()
+            }
+        };
+    }
+}
+
 impl Workers {
     /// No workers yet, for a kind of objects.
-    pub(super) fn new(kind: &'static str) -> Workers {
-        Workers { kind, keys: HashMap::new(), problems: HashMap::new() }
+    pub(super) fn new(kind: &'static str, metrics: ControllerMetrics) -> Workers {
+        Workers { kind, metrics, keys: HashMap::new(), problems: HashMap::new() }
     }
 
     /// A worker has the key now.
     pub(super) fn started(&mut self, id: task::Id, key: Key) {
-        self.keys.insert(id, key);
+        self.metrics.active.inc();
+        self.keys.insert(id, (key, Instant::now()));
     }
 
     /// A term of the leadership has begun or ended. Each one warns of a problem again, and the objects of old problems may be gone.
@@ -57,11 +80,14 @@ impl Workers {
             // A panic counts as a failure of this key alone.
             Err(join) => {
                 let id = join.id();
-                error!(target: LOG, kind, key = self.keys.get(&id).map(tracing::field::display), %join, "reconcile panicked");
+                let key = self.keys.get(&id).map(|(key, _)| tracing::field::display(key));
+                error!(target: LOG, kind, key, %join, "reconcile panicked");
+                self.metrics.panics.inc();
                 (id, Err("the reconcile panicked".into()))
             }
         };
-        let Some(key) = self.keys.remove(&id) else { return };
+        let Some((key, started)) = self.keys.remove(&id) else { return };
+        self.metrics.ended(started.elapsed(), &result);
         let outcome = match &result {
             Ok(Next::OnChange) => ReconcileResult::Done,
             Ok(Next::After(time)) => ReconcileResult::Again(*time),
@@ -79,6 +105,7 @@ impl Workers {
         };
         let retry_ms = pause.map(|pause| u64::try_from(pause.as_millis()).unwrap_or(u64::MAX));
         let problem = error.to_string();
+        queue.explain(&key, &problem);
         let is_warned = match self.problems.get(&key).filter(|known| known.text == problem) {
             Some(Problem { is_warned: true, .. }) => {
                 debug!(target: LOG, kind, %key, retry_ms, problem, "reconcile failed again");

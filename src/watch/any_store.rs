@@ -30,6 +30,8 @@ pub(crate) trait AnyStore: Send + Sync {
     ) -> Result<Effect, serde_json::Error>;
     /// [`Store::forbidden`].
     fn forbidden(&self);
+    /// [`Store::len`].
+    fn objects(&self) -> usize;
 }
 
 /// A page of a list without its objects.
@@ -103,5 +105,9 @@ impl<K: Resource> AnyStore for Store<K> {
 
     fn forbidden(&self) {
         self.forbidden();
+    }
+
+    fn objects(&self) -> usize {
+        self.len()
     }
 }

@@ -78,6 +78,25 @@ impl End {
 }
 
 impl EndReason {
+    /// For metrics.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            EndReason::Clean => "Clean",
+            EndReason::Cut => "Cut",
+            EndReason::Silent => "Silent",
+            EndReason::Unreachable => "Unreachable",
+            EndReason::Late => "Late",
+            EndReason::Expired => "Expired",
+            EndReason::TooNew => "TooNew",
+            EndReason::Unsupported => "Unsupported",
+            EndReason::Refused { .. } => "Refused",
+            EndReason::Failed { .. } => "Failed",
+            EndReason::Garbled => "Garbled",
+            EndReason::TooLarge => "TooLarge",
+            EndReason::LineTooLong => "LineTooLong",
+        }
+    }
+
     /// How a request ended that failed with this error.
     pub(crate) fn of(error: &Error) -> EndReason {
         match error.code() {

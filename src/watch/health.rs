@@ -9,6 +9,7 @@ use tracing::{info, warn};
 use crate::{
     client::{Collection, Error},
     locked,
+    metrics::WatchMetrics,
 };
 
 /// How late a watch may be before it counts as stuck: a machine under load is slow, not dead.
@@ -27,6 +28,7 @@ pub struct Health {
     /// The watched collection, for people: `deployments in all namespaces, labels app=web`.
     what: String,
     state: Mutex<Progress>,
+    metrics: Option<WatchMetrics>,
 }
 
 #[derive(Debug)]
@@ -36,6 +38,8 @@ struct Progress {
     outage: Option<Outage>,
     is_synced: bool,
     has_ended: bool,
+    /// When the last line or page came, or the watch began.
+    heard: Instant,
 }
 
 /// A watch that fails.
@@ -73,8 +77,15 @@ impl Health {
                 outage: None,
                 is_synced: false,
                 has_ended: false,
+                heard: Instant::now(),
             }),
+            metrics: None,
         }
+    }
+
+    /// Counts here.
+    pub(crate) fn measured_by(self, metrics: WatchMetrics) -> Health {
+        Health { metrics: Some(metrics), ..self }
     }
 
     /// The watched collection, for people.
@@ -91,6 +102,41 @@ impl Health {
     /// The watch may wait for any time, such as for other lists.
     pub(super) fn clear_deadline(&self) {
         locked(&self.state).due = None;
+    }
+
+    /// Bytes of a line or a page came.
+    pub(super) fn heard(&self) {
+        locked(&self.state).heard = Instant::now();
+    }
+
+    /// A line is complete.
+    pub(super) fn heard_line(&self, bytes: usize) {
+        self.metrics.iter().for_each(|metrics| metrics.line(bytes));
+    }
+
+    /// A list of the whole collection begins, because of this.
+    pub(super) fn lists(&self, reason: &str) {
+        self.metrics.iter().for_each(|metrics| metrics.lists(reason));
+    }
+
+    /// A request has ended.
+    pub(super) fn ended(&self, reason: &str) {
+        self.metrics.iter().for_each(|metrics| metrics.ended(reason));
+    }
+
+    /// The time since the last line or page.
+    pub(crate) fn silence(&self) -> Duration {
+        locked(&self.state).heard.elapsed()
+    }
+
+    /// `stuck`, `failing`, `listing` or `synced`.
+    pub(crate) fn state(&self) -> &'static str {
+        match () {
+            () if self.is_stuck() => "stuck",
+            () if self.problem().is_some() => "failing",
+            () if self.is_synced() => "synced",
+            () => "listing",
+        }
     }
 
     /// The watch is open, or a list was read.

@@ -47,6 +47,7 @@ mod controller;
 mod copyrator;
 
 // The process, with any controllers.
+mod metrics;
 mod runtime;
 
 // Lists, watches and their bytes.

@@ -53,7 +53,10 @@ impl Operator {
             .args(["--log-format", "json"])
             // As a variable, so that a test can give the flag.
             .env("LISTWATCH_LOG_LEVEL", "debug")
-            .args(["--health-probe-bind-address", "127.0.0.1:0", "--service-account-dir"])
+            .args(
+                ["health-probe", "metrics", "debug"].map(|name| format!("--{name}-bind-address=127.0.0.1:0")),
+            )
+            .arg("--service-account-dir")
             .arg(service_account)
             .args(args)
             .envs(variables.iter().copied())
@@ -90,15 +93,20 @@ impl Operator {
         .await;
     }
 
-    /// GETs `/livez` or `/readyz`, and returns the whole answer.
-    pub async fn probe(&self, path: &str) -> String {
-        let address = eventually("the address of the probes", async || {
+    /// The address that serves this path: `/readyz`, `/metrics` or `/debug/state`.
+    pub async fn address(&self, path: &str) -> String {
+        eventually(&format!("the address of {path}"), async || {
             let log = self.log();
-            let line = log.lines().find(|line| line.contains("answering /livez and /readyz"))?;
+            let line = log.lines().find(|line| line.contains("\"answering ") && line.contains(path))?;
             let line: Value = serde_json::from_str(line).ok()?;
             Some(line["address"].as_str()?.to_owned())
         })
-        .await;
+        .await
+    }
+
+    /// GETs `/livez` or `/readyz`, and returns the whole answer.
+    pub async fn probe(&self, path: &str) -> String {
+        let address = self.address(path).await;
         let mut stream = TcpStream::connect(address).await.unwrap();
         let request = format!("GET {path} HTTP/1.1\r\nhost: operator\r\nconnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).await.unwrap();

@@ -1,0 +1,194 @@
+//! EndpointKind the process serves over HTTP: probes, metrics, and a look inside, each at an address of its own.
+//!
+//! ```text
+//! :8081            /livez /readyz             endpoints/probes.rs
+//! :8080            /metrics                   endpoints/scrape.rs, with TLS and permissions on request
+//! 127.0.0.1:8082   /debug/state /debug/log    endpoints/debug.rs
+//! ```
+//!
+//! Each connection has one request, and ends after [`CONNECTION_LIMIT`], so that slow clients cannot keep others away. Those of one address
+//! do not count for another.
+
+mod access;
+mod certificate;
+mod debug;
+mod probes;
+mod scrape;
+
+use std::{
+    convert::Infallible,
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::{
+    Request, Response, StatusCode, body::Incoming, header, server::conn::http1, service::service_fn,
+};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpListener, TcpStream},
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+use tracing::{debug, info};
+
+use crate::{client::Client, cluster::Cluster};
+use access::Access;
+use certificate::Certificate;
+
+/// Connections at a time to one address. The kubelet uses one or two, Prometheus one.
+const CONNECTIONS_MAX: usize = 32;
+/// How long a client may take over its request's head.
+const HEAD_LIMIT: Duration = Duration::from_secs(5);
+/// How long a connection may take as a whole. Prometheus gives up after 10 s.
+const CONNECTION_LIMIT: Duration = Duration::from_secs(30);
+
+const TEXT: &str = "text/plain; charset=utf-8";
+
+/// How to serve the metrics.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum MetricsSecurity {
+    /// Over plain HTTP, to everybody.
+    #[default]
+    Plain,
+    /// Over TLS, to those whom the API server allows to GET `/metrics`: it is asked by TokenReview and SubjectAccessReview.
+    Tls {
+        /// A directory with `tls.crt` and `tls.key`, which are read again when they change. `None`: the process makes a certificate that
+        /// nobody can verify.
+        certificate: Option<PathBuf>,
+    },
+}
+
+/// One address, and what it serves.
+pub(crate) struct Endpoint {
+    what: EndpointKind,
+    listener: TcpListener,
+}
+
+enum EndpointKind {
+    Probes,
+    Metrics(Option<(Certificate, Access)>),
+    Debug,
+}
+
+type HttpAnswer = Response<Full<Bytes>>;
+
+impl Endpoint {
+    pub(crate) async fn probes(address: SocketAddr) -> io::Result<Endpoint> {
+        listen(address, "answering /livez and /readyz", EndpointKind::Probes).await
+    }
+
+    pub(crate) async fn metrics(
+        address: SocketAddr,
+        security: &MetricsSecurity,
+        client: &Client,
+    ) -> io::Result<Endpoint> {
+        let secure = match security {
+            MetricsSecurity::Plain => None,
+            MetricsSecurity::Tls { certificate } => {
+                Some((Certificate::new(certificate.as_deref())?, Access::new(client.clone())))
+            }
+        };
+        listen(address, "answering /metrics", EndpointKind::Metrics(secure)).await
+    }
+
+    pub(crate) async fn debug(address: SocketAddr) -> io::Result<Endpoint> {
+        listen(address, "answering /debug/state and /debug/log", EndpointKind::Debug).await
+    }
+
+    /// Answers. Runs until dropped.
+    pub(crate) async fn serve(self, cluster: Cluster) -> Infallible {
+        let Endpoint { what, listener } = self;
+        let what = Arc::new(what);
+        let mut connections = JoinSet::new();
+        loop {
+            tokio::select! {
+                Some(_) = connections.join_next() => {}
+                accepted = listener.accept(), if connections.len() < CONNECTIONS_MAX => {
+                    let Ok((stream, peer)) = accepted else {
+                        // Usually no file descriptor is free. One may be free after a connection has ended.
+                        sleep(Duration::from_millis(100)).await;
+                        continue;
+                    };
+                    let (what, cluster) = (Arc::clone(&what), cluster.clone());
+                    connections.spawn(async move {
+                        let ended = timeout(CONNECTION_LIMIT, what.connection(stream, &cluster)).await;
+                        if let Err(error) = ended.unwrap_or_else(|_| Err("it took too long".into())) {
+                            debug!(%peer, error, "connection ended");
+                        }
+                    });
+                }
+            }
+        }
+    }
+}
+
+/// Listens, and logs the address: with port 0 the user does not know it.
+async fn listen(address: SocketAddr, answering: &str, what: EndpointKind) -> io::Result<Endpoint> {
+    let listener = match TcpListener::bind(address).await {
+        // A machine without IPv6.
+        Err(_) if address.ip() == IpAddr::from(Ipv6Addr::UNSPECIFIED) => {
+            TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port())).await
+        }
+        result => result,
+    }?;
+    info!(address = %listener.local_addr()?, "{answering}");
+    Ok(Endpoint { what, listener })
+}
+
+impl EndpointKind {
+    async fn connection(&self, stream: TcpStream, cluster: &Cluster) -> Result<(), String> {
+        match self {
+            EndpointKind::Metrics(Some((certificate, _))) => {
+                let handshake = certificate.acceptor().accept(stream).await;
+                self.http(handshake.map_err(|error| error.to_string())?, cluster).await
+            }
+            EndpointKind::Probes | EndpointKind::Metrics(None) | EndpointKind::Debug => {
+                self.http(stream, cluster).await
+            }
+        }
+    }
+
+    async fn http(
+        &self,
+        stream: impl AsyncRead + AsyncWrite + Unpin,
+        cluster: &Cluster,
+    ) -> Result<(), String> {
+        let service = service_fn(async |request| Ok::<_, Infallible>(self.answer(request, cluster).await));
+        http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEAD_LIMIT)
+            .keep_alive(false)
+            .serve_connection(TokioIo::new(stream), service)
+            .await
+            .map_err(|error| error.to_string())
+    }
+
+    async fn answer(&self, request: Request<Incoming>, cluster: &Cluster) -> HttpAnswer {
+        match self {
+            EndpointKind::Probes => probes::answer(&request, cluster),
+            EndpointKind::Metrics(secure) => {
+                if let Some((_, access)) = secure
+                    && let Err(refusal) = access.check(&request).await
+                {
+                    return refusal;
+                }
+                scrape::answer(&request, cluster)
+            }
+            EndpointKind::Debug => debug::answer(request, cluster).await,
+        }
+    }
+}
+
+fn answer(status: StatusCode, media_type: &'static str, body: impl Into<Bytes>) -> HttpAnswer {
+    let mut answer = Response::new(Full::new(body.into()));
+    *answer.status_mut() = status;
+    answer.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static(media_type));
+    answer
+}

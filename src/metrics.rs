@@ -1,0 +1,433 @@
+//! What the process counts, for Prometheus: `/metrics`. docs/metrics.md has the whole list.
+//!
+//! ```text
+//! # HELP workqueue_depth Keys that wait for a worker.
+//! # TYPE workqueue_depth gauge
+//! workqueue_depth{name="mywebserver",controller="mywebserver"} 0
+//! ```
+//!
+//! - A [`Client`](crate::client::Client) has the [`Metrics`], so that each part of the process that has a client can count. Those of
+//!   controllers, workqueues, requests and leaders have the names of controller-runtime and client-go, which existing dashboards know.
+//! - What is a state, and no sum, is looked up at the time of a scrape.
+//! - Each label has few values: no name of an object or of a namespace, and no text of an error.
+//!
+//! See <https://prometheus.io/docs/specs/om/open_metrics_spec/>.
+
+mod observed;
+mod process;
+
+use std::{
+    fmt,
+    sync::{Arc, Mutex, Weak, atomic::AtomicU64},
+    time::Duration,
+};
+
+use prometheus_client::{
+    encoding::text,
+    metrics::{
+        counter::Counter,
+        family::Family,
+        gauge::Gauge,
+        histogram::{Histogram, exponential_buckets},
+    },
+    registry::{Metric, Registry},
+};
+
+use crate::locked;
+pub(crate) use observed::{Observed, QueuedKey, WatchState};
+
+/// The media type of [`Metrics::text`].
+pub(crate) const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Buckets of the time of a reconcile, in seconds. As controller-runtime's.
+const RECONCILE_BUCKETS: [f64; 40] = [
+    0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.25,
+    1.5, 1.75, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 15.0, 20.0, 25.0, 30.0, 40.0,
+    50.0, 60.0,
+];
+/// Most pairs of status and reason of one kind. Whoever may write a status may write any reason.
+const REASONS_MAX: usize = 50;
+
+type LabelPairs<const N: usize> = [(&'static str, String); N];
+type Counters<const N: usize> = Family<LabelPairs<N>, Counter>;
+type Gauges<const N: usize> = Family<LabelPairs<N>, Gauge>;
+type Seconds = Family<LabelPairs<1>, Gauge<f64, AtomicU64>>;
+type Histograms<const N: usize> = Family<LabelPairs<N>, Histogram, fn() -> Histogram>;
+
+/// The counts of one process.
+pub struct Metrics {
+    registry: Mutex<Registry>,
+    /// The controllers, while they exist.
+    observed: Mutex<Vec<Weak<dyn Observed>>>,
+    requests: Counters<3>,
+    writes: Counters<3>,
+    lists: Counters<2>,
+    watch_ends: Counters<2>,
+    lines: Counters<1>,
+    line_bytes: Counters<1>,
+    watches: Gauges<2>,
+    silence: Seconds,
+    stored: Gauges<1>,
+    connections: Gauge,
+    objects: Gauges<3>,
+    leaders: Gauges<1>,
+    reconciles: Counters<2>,
+    failures: Counters<1>,
+    terminal_failures: Counters<1>,
+    panics: Counters<1>,
+    timeouts: Counters<1>,
+    times: Histograms<1>,
+    active: Gauges<1>,
+    workers: Gauges<1>,
+    depth: Gauges<2>,
+    adds: Counters<2>,
+    retries: Counters<2>,
+    waits: Histograms<2>,
+    works: Histograms<2>,
+    unfinished: Family<LabelPairs<2>, Gauge<f64, AtomicU64>>,
+    longest: Family<LabelPairs<2>, Gauge<f64, AtomicU64>>,
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Metrics").finish_non_exhaustive()
+    }
+}
+
+/// The counts of one controller.
+#[derive(Debug)]
+pub(crate) struct ControllerMetrics {
+    pub(crate) succeeded: Counter,
+    pub(crate) requeued: Counter,
+    pub(crate) requeued_after: Counter,
+    pub(crate) failed: Counter,
+    pub(crate) errors: Counter,
+    pub(crate) terminal_errors: Counter,
+    pub(crate) panics: Counter,
+    pub(crate) time: Histogram,
+    pub(crate) active: Gauge,
+    pub(crate) workers: Gauge,
+}
+
+/// The counts of one workqueue. The default counts for nobody.
+#[derive(Debug)]
+pub(crate) struct QueueMetrics {
+    pub(crate) depth: Gauge,
+    pub(crate) adds: Counter,
+    pub(crate) retries: Counter,
+    /// How long keys waited.
+    pub(crate) waits: Histogram,
+    /// How long keys were processed.
+    pub(crate) works: Histogram,
+}
+
+/// The counts of the watches of one resource.
+#[derive(Debug)]
+pub(crate) struct WatchMetrics {
+    metrics: Arc<Metrics>,
+    resource: String,
+    lines: Counter,
+    line_bytes: Counter,
+}
+
+impl Default for QueueMetrics {
+    fn default() -> QueueMetrics {
+        QueueMetrics {
+            depth: Gauge::default(),
+            adds: Counter::default(),
+            retries: Counter::default(),
+            waits: queue_buckets(),
+            works: queue_buckets(),
+        }
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Metrics {
+        let mut registry = Registry::default();
+        process::register(&mut registry);
+        let r = &mut registry;
+        Metrics {
+            requests: add(
+                r,
+                "rest_client_requests",
+                "Requests to the API server, by the status of the answer",
+            ),
+            writes: add(r, "listwatch_writes", "Writes, without dry runs, by the status of the answer"),
+            lists: add(
+                r,
+                "listwatch_lists",
+                "Lists of a whole collection, by why they began: start, or the end of the request before",
+            ),
+            watch_ends: add(r, "listwatch_watch_ends", "Ends of the requests of watches, by reason"),
+            lines: add(r, "listwatch_watch_lines", "Lines of watches: events and bookmarks"),
+            line_bytes: add(r, "listwatch_watch_line_bytes", "Bytes of the lines of watches"),
+            watches: add(r, "listwatch_watches", "Watches by state: synced, listing, failing or stuck"),
+            silence: add(
+                r,
+                "listwatch_watch_silence_seconds",
+                "Time since the last line or list, of the quietest watch of a resource",
+            ),
+            stored: add(r, "listwatch_store_objects", "Objects in the Stores of the watches"),
+            connections: add(r, "listwatch_connections", "Connections to the API server in use"),
+            objects: add(
+                r,
+                "listwatch_objects",
+                "Objects by the status and the reason of their condition Ready",
+            ),
+            leaders: add(r, "leader_election_master_status", "1 while this process holds the Lease, else 0"),
+            reconciles: add(r, "controller_runtime_reconcile", "Reconciles, by result"),
+            failures: add(r, "controller_runtime_reconcile_errors", "Reconciles that failed"),
+            terminal_failures: add(
+                r,
+                "controller_runtime_terminal_reconcile_errors",
+                "Reconciles that failed and are not tried again before a change",
+            ),
+            panics: add(r, "controller_runtime_reconcile_panics", "Reconciles that panicked"),
+            timeouts: add(r, "controller_runtime_reconcile_timeouts", "Reconciles that took too long"),
+            times: add_histograms(
+                r,
+                "controller_runtime_reconcile_time_seconds",
+                "Times of the reconciles",
+                || Histogram::new(RECONCILE_BUCKETS),
+            ),
+            active: add(r, "controller_runtime_active_workers", "Keys that are being reconciled"),
+            workers: add(
+                r,
+                "controller_runtime_max_concurrent_reconciles",
+                "Most keys that are reconciled at a time",
+            ),
+            depth: add(r, "workqueue_depth", "Keys that wait for a worker"),
+            adds: add(r, "workqueue_adds", "Keys that began to wait for a worker"),
+            retries: add(
+                r,
+                "workqueue_retries",
+                "Keys that wait for a time: after a failure, or because an operator asks for it",
+            ),
+            waits: add_histograms(
+                r,
+                "workqueue_queue_duration_seconds",
+                "How long keys waited for a worker",
+                queue_buckets,
+            ),
+            works: add_histograms(
+                r,
+                "workqueue_work_duration_seconds",
+                "How long workers had a key",
+                queue_buckets,
+            ),
+            unfinished: add(
+                r,
+                "workqueue_unfinished_work_seconds",
+                "Sum of the times of the reconciles that run",
+            ),
+            longest: add(
+                r,
+                "workqueue_longest_running_processor_seconds",
+                "Time of the longest reconcile that runs",
+            ),
+            observed: Mutex::default(),
+            registry: Mutex::new(registry),
+        }
+    }
+}
+
+fn queue_buckets() -> Histogram {
+    Histogram::new(exponential_buckets(1e-8, 10.0, 12))
+}
+
+fn add<M: Metric + Clone + Default>(registry: &mut Registry, name: &str, help: &str) -> M {
+    let metric = M::default();
+    registry.register(name, help, metric.clone());
+    metric
+}
+
+fn add_histograms<const N: usize>(
+    registry: &mut Registry,
+    name: &str,
+    help: &str,
+    new: fn() -> Histogram,
+) -> Histograms<N> {
+    let metric = Family::new_with_constructor(new);
+    registry.register(name, help, metric.clone());
+    metric
+}
+
+impl Metrics {
+    /// Adds a metric of an operator, such as a [`Counter`]. To a counter's name, the text adds `_total`.
+    pub fn register(&self, name: &str, help: &str, metric: impl Metric) {
+        locked(&self.registry).register(name, help, metric);
+    }
+
+    /// An answer of the API server, or none.
+    pub(crate) fn requested(&self, method: &http::Method, host: &str, code: Option<u16>) {
+        let code = code.map_or("<error>".to_owned(), |code| code.to_string());
+        let labels = [("code", code), ("method", method.to_string()), ("host", host.to_owned())];
+        self.requests.get_or_create(&labels).inc();
+    }
+
+    /// An answer to a write, or none.
+    pub(crate) fn wrote(&self, verb: &str, resource: &str, code: Option<u16>) {
+        let code = code.map_or("<error>".to_owned(), |code| code.to_string());
+        let labels = [("verb", verb.to_owned()), ("resource", resource.to_owned()), ("code", code)];
+        self.writes.get_or_create(&labels).inc();
+    }
+
+    /// Of the watches of a resource, such as `deployments.apps`.
+    pub(crate) fn watch(self: &Arc<Metrics>, resource: String) -> WatchMetrics {
+        let labels = [("resource", resource.clone())];
+        // Zero from the start on: `increase` in a query needs it.
+        for reason in ["Clean", "Expired"] {
+            drop(
+                self.watch_ends
+                    .get_or_create(&[("resource", resource.clone()), ("reason", reason.to_owned())]),
+            );
+        }
+        WatchMetrics {
+            metrics: Arc::clone(self),
+            lines: self.lines.get_or_create_owned(&labels),
+            line_bytes: self.line_bytes.get_or_create_owned(&labels),
+            resource,
+        }
+    }
+
+    /// Of the controller of a kind.
+    pub(crate) fn controller(&self, kind: &str) -> ControllerMetrics {
+        let controller = [("controller", kind.to_lowercase())];
+        let [name] = controller.clone();
+        // Zero from the start on.
+        drop(self.timeouts.get_or_create(&controller));
+        let by_result = |result: &str| {
+            self.reconciles.get_or_create_owned(&[name.clone(), ("result", result.to_owned())])
+        };
+        ControllerMetrics {
+            succeeded: by_result("success"),
+            requeued: by_result("requeue"),
+            requeued_after: by_result("requeue_after"),
+            failed: by_result("error"),
+            errors: self.failures.get_or_create_owned(&controller),
+            terminal_errors: self.terminal_failures.get_or_create_owned(&controller),
+            panics: self.panics.get_or_create_owned(&controller),
+            time: self.times.get_or_create_owned(&controller),
+            active: self.active.get_or_create_owned(&controller),
+            workers: self.workers.get_or_create_owned(&controller),
+        }
+    }
+
+    /// A reconcile of an object of this kind took too long.
+    pub(crate) fn timed_out(&self, kind: &str) {
+        self.timeouts.get_or_create(&[("controller", kind.to_lowercase())]).inc();
+    }
+
+    /// Of the workqueue of a kind.
+    pub(crate) fn queue(&self, kind: &str) -> QueueMetrics {
+        let labels = queue_labels(kind);
+        QueueMetrics {
+            depth: self.depth.get_or_create_owned(&labels),
+            adds: self.adds.get_or_create_owned(&labels),
+            retries: self.retries.get_or_create_owned(&labels),
+            waits: self.waits.get_or_create_owned(&labels),
+            works: self.works.get_or_create_owned(&labels),
+        }
+    }
+
+    /// 1 while this process holds the Lease of this name.
+    pub(crate) fn leader(&self, lease: &str) -> Gauge {
+        self.leaders.get_or_create_owned(&[("name", lease.to_owned())])
+    }
+
+    /// Looks at a controller at each scrape, while it exists.
+    pub(crate) fn observe<T: Observed + 'static>(&self, controller: &Arc<T>) {
+        let controller: Weak<T> = Arc::downgrade(controller);
+        locked(&self.observed).push(controller);
+    }
+
+    /// The controllers.
+    pub(crate) fn observed(&self) -> Vec<Arc<dyn Observed>> {
+        let mut observed = locked(&self.observed);
+        observed.retain(|controller| controller.strong_count() > 0);
+        observed.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// All metrics as text, after a look at the state of the process.
+    pub(crate) fn text(&self, watches: Vec<WatchState>, connections: usize) -> Result<String, fmt::Error> {
+        // Two scrapes at a time would clear what the other has found.
+        let registry = locked(&self.registry);
+        self.connections.set(count(connections));
+        self.look_at_watches(watches);
+        self.look_at_controllers();
+        let mut text = String::new();
+        text::encode(&mut text, &registry)?;
+        Ok(text)
+    }
+
+    fn look_at_watches(&self, watches: Vec<WatchState>) {
+        self.watches.clear();
+        self.silence.clear();
+        self.stored.clear();
+        for WatchState { resource, state, objects, silence } in watches {
+            let labels = [("resource", resource)];
+            let [resource] = labels.clone();
+            self.watches.get_or_create(&[resource, ("state", state.to_owned())]).inc();
+            self.stored.get_or_create(&labels).inc_by(count(objects));
+            let longest = self.silence.get_or_create(&labels);
+            longest.set(longest.get().max(silence.as_secs_f64()));
+        }
+    }
+
+    fn look_at_controllers(&self) {
+        self.objects.clear();
+        self.unfinished.clear();
+        self.longest.clear();
+        for controller in self.observed() {
+            let kind = controller.kind();
+            for (number, ((ready, reason), objects)) in controller.readiness().into_iter().enumerate() {
+                let reason = if number < REASONS_MAX { reason } else { "Other".to_owned() };
+                let labels = [("kind", kind.to_owned()), ("ready", ready), ("reason", reason)];
+                self.objects.get_or_create(&labels).inc_by(objects);
+            }
+            let keys = controller.queued();
+            let times = keys.iter().filter(|key| key.is_processing).map(|key| key.since);
+            let (mut sum, mut longest) = (Duration::ZERO, Duration::ZERO);
+            for time in times {
+                sum += time;
+                longest = longest.max(time);
+            }
+            self.unfinished.get_or_create(&queue_labels(kind)).set(sum.as_secs_f64());
+            self.longest.get_or_create(&queue_labels(kind)).set(longest.as_secs_f64());
+        }
+    }
+}
+
+impl WatchMetrics {
+    pub(crate) fn line(&self, bytes: usize) {
+        self.lines.inc();
+        self.line_bytes.inc_by(bytes as u64);
+    }
+
+    /// A list of the whole collection begins, because of this.
+    pub(crate) fn lists(&self, reason: &str) {
+        self.count(&self.metrics.lists, reason);
+    }
+
+    /// A request has ended.
+    pub(crate) fn ended(&self, reason: &str) {
+        self.count(&self.metrics.watch_ends, reason);
+    }
+
+    fn count(&self, counters: &Counters<2>, reason: &str) {
+        let labels = [("resource", self.resource.clone()), ("reason", reason.to_owned())];
+        counters.get_or_create(&labels).inc();
+    }
+}
+
+/// client-go's label, and controller-runtime's.
+fn queue_labels(kind: &str) -> LabelPairs<2> {
+    let name = kind.to_lowercase();
+    [("name", name.clone()), ("controller", name)]
+}
+
+/// As the value of a gauge.
+pub(crate) fn count(number: usize) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}

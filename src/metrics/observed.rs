@@ -1,0 +1,43 @@
+//! What a scrape and `/debug/state` look up in the running process.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use crate::resource::Key;
+
+/// A controller.
+pub(crate) trait Observed: Send + Sync {
+    /// The kind of its objects.
+    fn kind(&self) -> &'static str;
+    /// The keys in its workqueue.
+    fn queued(&self) -> Vec<QueuedKey>;
+    /// The number of its objects by the status and the reason of `Ready`.
+    fn readiness(&self) -> BTreeMap<(String, String), i64>;
+}
+
+/// A key in a workqueue.
+pub(crate) struct QueuedKey {
+    pub(crate) key: Key,
+    /// `waiting`, `processing`, `later` or `backing off`.
+    pub(crate) state: &'static str,
+    pub(crate) is_processing: bool,
+    /// The time in this state.
+    pub(crate) since: Duration,
+    /// The time until it waits for a worker.
+    pub(crate) due: Option<Duration>,
+    /// Failures in a row.
+    pub(crate) failures: u32,
+    /// The last failure.
+    pub(crate) problem: String,
+}
+
+/// An open watch.
+pub(crate) struct WatchState {
+    /// `deployments.apps`
+    pub(crate) resource: String,
+    /// `synced`, `listing`, `failing` or `stuck`.
+    pub(crate) state: &'static str,
+    /// The number of objects in its Store.
+    pub(crate) objects: usize,
+    /// The time since the last line or page.
+    pub(crate) silence: Duration,
+}
