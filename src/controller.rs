@@ -45,7 +45,7 @@ use crate::{
     client::Leadership,
     cluster::{Cluster, Readiness, Watch},
     correction_backoff::CorrectionBackoff,
-    metrics::{self, Observed, QueuedKey},
+    metrics::{self, Observed, QueueLoad, QueuedKey},
     next::Retry,
     queue::{Queue, ReconcileResult, Urgency},
     resource::{
@@ -198,7 +198,7 @@ impl<O: Operator> Controller<O> {
                         Readiness::Ready => working.spawn(Box::pin(work(driver, key.clone(), version))),
                         Readiness::Failing(problem) => working.spawn(unwatched(driver, key.clone(), problem)),
                         Readiness::Waiting => {
-                            shared.queue.done(&key, ReconcileResult::Again(LOOK_AGAIN));
+                            shared.queue.put_back(&key, ReconcileResult::Again(LOOK_AGAIN));
                             continue;
                         }
                     };
@@ -338,6 +338,10 @@ impl<K: Resource> Observed for Shared<K> {
         K::KIND
     }
 
+    fn load(&self) -> QueueLoad {
+        self.queue.load()
+    }
+
     fn queued(&self) -> Vec<QueuedKey> {
         self.queue.keys()
     }
@@ -358,7 +362,7 @@ impl<K: Resource> Shared<K> {
         for last in self.tombstones.take(key) {
             self.reporter.forget(&last.metadata().uid);
         }
-        self.queue.done(key, ReconcileResult::Done);
+        self.queue.put_back(key, ReconcileResult::Done);
     }
 
     /// Logs the overview once, when the Stores of the operator's own kind have synced.

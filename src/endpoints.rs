@@ -1,4 +1,4 @@
-//! EndpointKind the process serves over HTTP: probes, metrics, and a look inside, each at an address of its own.
+//! The HTTP endpoints of the process: probes, metrics and debugging, each at an address of its own.
 //!
 //! ```text
 //! :8081            /livez /readyz             endpoints/probes.rs
@@ -6,8 +6,7 @@
 //! 127.0.0.1:8082   /debug/state /debug/log    endpoints/debug.rs
 //! ```
 //!
-//! Each connection has one request, and ends after [`CONNECTION_LIMIT`], so that slow clients cannot keep others away. Those of one address
-//! do not count for another.
+//! Each connection has one request. If there are too many at one address, the oldest one ends, so that slow clients keep no other away.
 
 mod access;
 mod certificate;
@@ -16,6 +15,7 @@ mod probes;
 mod scrape;
 
 use std::{
+    collections::VecDeque,
     convert::Infallible,
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
@@ -33,10 +33,10 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
-    task::JoinSet,
+    task::{AbortHandle, JoinSet},
     time::{sleep, timeout},
 };
-use tracing::{debug, info};
+use tracing::{debug, error, info};
 
 use crate::{client::Client, cluster::Cluster};
 use access::Access;
@@ -44,7 +44,7 @@ use certificate::Certificate;
 
 /// Connections at a time to one address. The kubelet uses one or two, Prometheus one.
 const CONNECTIONS_MAX: usize = 32;
-/// How long a client may take over its request's head.
+/// How long a client may take over the TLS handshake, the head of its request, and the body.
 const HEAD_LIMIT: Duration = Duration::from_secs(5);
 /// How long a connection may take as a whole. Prometheus gives up after 10 s.
 const CONNECTION_LIMIT: Duration = Duration::from_secs(30);
@@ -57,7 +57,7 @@ pub enum MetricsSecurity {
     /// Over plain HTTP, to everybody.
     #[default]
     Plain,
-    /// Over TLS, to those whom the API server allows to GET `/metrics`: it is asked by TokenReview and SubjectAccessReview.
+    /// Over TLS, to clients that may `get` the nonResourceURL `/metrics`: a TokenReview and a SubjectAccessReview ask the API server.
     Tls {
         /// A directory with `tls.crt` and `tls.key`, which are read again when they change. `None`: the process makes a certificate that
         /// nobody can verify.
@@ -73,7 +73,7 @@ pub(crate) struct Endpoint {
 
 enum EndpointKind {
     Probes,
-    Metrics(Option<(Certificate, Access)>),
+    Metrics(Option<Box<(Certificate, Access)>>),
     Debug,
 }
 
@@ -92,7 +92,7 @@ impl Endpoint {
         let secure = match security {
             MetricsSecurity::Plain => None,
             MetricsSecurity::Tls { certificate } => {
-                Some((Certificate::new(certificate.as_deref())?, Access::new(client.clone())))
+                Some(Box::new((Certificate::new(certificate.as_deref())?, Access::new(client.clone()))))
             }
         };
         listen(address, "answering /metrics", EndpointKind::Metrics(secure)).await
@@ -106,23 +106,32 @@ impl Endpoint {
     pub(crate) async fn serve(self, cluster: Cluster) -> Infallible {
         let Endpoint { what, listener } = self;
         let what = Arc::new(what);
-        let mut connections = JoinSet::new();
+        let (mut connections, mut oldest) = (JoinSet::new(), VecDeque::<AbortHandle>::new());
         loop {
             tokio::select! {
-                Some(_) = connections.join_next() => {}
-                accepted = listener.accept(), if connections.len() < CONNECTIONS_MAX => {
+                Some(ended) = connections.join_next() => {
+                    oldest.retain(|connection| !connection.is_finished());
+                    if let Err(join) = ended && join.is_panic() {
+                        error!(%join, "an endpoint panicked");
+                    }
+                }
+                accepted = listener.accept() => {
+                    if oldest.len() >= CONNECTIONS_MAX && let Some(oldest) = oldest.pop_front() {
+                        oldest.abort();
+                    }
                     let Ok((stream, peer)) = accepted else {
                         // Usually no file descriptor is free. One may be free after a connection has ended.
                         sleep(Duration::from_millis(100)).await;
                         continue;
                     };
                     let (what, cluster) = (Arc::clone(&what), cluster.clone());
-                    connections.spawn(async move {
+                    let connection = connections.spawn(async move {
                         let ended = timeout(CONNECTION_LIMIT, what.connection(stream, &cluster)).await;
                         if let Err(error) = ended.unwrap_or_else(|_| Err("it took too long".into())) {
                             debug!(%peer, error, "connection ended");
                         }
                     });
+                    oldest.push_back(connection);
                 }
             }
         }
@@ -145,8 +154,9 @@ async fn listen(address: SocketAddr, answering: &str, what: EndpointKind) -> io:
 impl EndpointKind {
     async fn connection(&self, stream: TcpStream, cluster: &Cluster) -> Result<(), String> {
         match self {
-            EndpointKind::Metrics(Some((certificate, _))) => {
-                let handshake = certificate.acceptor().accept(stream).await;
+            EndpointKind::Metrics(Some(secure)) => {
+                let handshake = timeout(HEAD_LIMIT, secure.0.acceptor().accept(stream)).await;
+                let handshake = handshake.map_err(|_| "no TLS handshake in time")?;
                 self.http(handshake.map_err(|error| error.to_string())?, cluster).await
             }
             EndpointKind::Probes | EndpointKind::Metrics(None) | EndpointKind::Debug => {
@@ -174,8 +184,9 @@ impl EndpointKind {
         match self {
             EndpointKind::Probes => probes::answer(&request, cluster),
             EndpointKind::Metrics(secure) => {
-                if let Some((_, access)) = secure
-                    && let Err(refusal) = access.check(&request).await
+                if let Some(secure) = secure
+                    && scrape::serves(&request)
+                    && let Err(refusal) = secure.1.check(&request).await
                 {
                     return refusal;
                 }

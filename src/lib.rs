@@ -133,7 +133,7 @@
 //! # Invariants
 //!
 //! - [`resource`], [`watch::decode`], [`watch::Machine`], [`store`], [`backoff`] and `study` do no I/O.
-//! - Only [`client`] connects; only `endpoints` (probes, metrics and a look inside) and the embedded API server listen.
+//! - Only [`client`] connects; only `endpoints` (probes, metrics, debugging) and the embedded API server listen.
 //! - In an operator, only a [`controller::Operator`], [`children`] and the finalizers of [`controller`] write objects, and only through
 //!   a [`cluster::Cluster`], as [`leader`] writes the Lease. Events (`cluster/events.rs`) go straight to the Client, because no operator reads them.
 //! - Every task has an owner that ends it. Dropping a future stops its work. No `std::sync::Mutex` is locked across an

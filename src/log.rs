@@ -73,12 +73,12 @@ pub(crate) fn start_with(filter: Targets, format: Option<Format>) -> Result<(), 
 /// Which lines the log of this process has.
 static FILTER: OnceLock<Handle<Targets, Registry>> = OnceLock::new();
 
-/// The log has other lines from now on. An error if the levels are invalid, or the program has a log of its own.
+/// Changes the levels of the log. An error if they are invalid, or the program has a log of its own.
 pub(crate) fn set(levels: &str) -> Result<(), String> {
     let filter = parse_level(levels)?;
     let handle = FILTER.get().ok_or("cannot be set: this program has a log of its own")?;
     handle.reload(filter).map_err(|error| error.to_string())?;
-    warn!(levels, "the log has other levels");
+    warn!(levels, "log levels changed");
     Ok(())
 }
 

@@ -8,7 +8,7 @@
 //!
 //! - A [`Client`](crate::client::Client) has the [`Metrics`], so that each part of the process that has a client can count. Those of
 //!   controllers, workqueues, requests and leaders have the names of controller-runtime and client-go, which existing dashboards know.
-//! - What is a state, and no sum, is looked up at the time of a scrape.
+//! - Gauges are computed at each scrape, from the state of the process.
 //! - Each label has few values: no name of an object or of a namespace, and no text of an error.
 //!
 //! See <https://prometheus.io/docs/specs/om/open_metrics_spec/>.
@@ -17,6 +17,8 @@ mod observed;
 mod process;
 
 use std::{
+    cmp::Reverse,
+    collections::BTreeMap,
     fmt,
     sync::{Arc, Mutex, Weak, atomic::AtomicU64},
     time::Duration,
@@ -34,7 +36,7 @@ use prometheus_client::{
 };
 
 use crate::locked;
-pub(crate) use observed::{Observed, QueuedKey, WatchState};
+pub(crate) use observed::{Observed, QueueLoad, QueuedKey, WatchState};
 
 /// The media type of [`Metrics::text`].
 pub(crate) const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -45,7 +47,7 @@ const RECONCILE_BUCKETS: [f64; 40] = [
     1.5, 1.75, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 15.0, 20.0, 25.0, 30.0, 40.0,
     50.0, 60.0,
 ];
-/// Most pairs of status and reason of one kind. Whoever may write a status may write any reason.
+/// Most reasons of one kind with series of their own: those of most objects. Whoever may write a status may write any reason.
 const REASONS_MAX: usize = 50;
 
 type LabelPairs<const N: usize> = [(&'static str, String); N];
@@ -105,14 +107,12 @@ pub(crate) struct ControllerMetrics {
     pub(crate) terminal_errors: Counter,
     pub(crate) panics: Counter,
     pub(crate) time: Histogram,
-    pub(crate) active: Gauge,
     pub(crate) workers: Gauge,
 }
 
-/// The counts of one workqueue. The default counts for nobody.
+/// The counts of one workqueue. Nobody reads those of the default.
 #[derive(Debug)]
 pub(crate) struct QueueMetrics {
-    pub(crate) depth: Gauge,
     pub(crate) adds: Counter,
     pub(crate) retries: Counter,
     /// How long keys waited.
@@ -133,7 +133,6 @@ pub(crate) struct WatchMetrics {
 impl Default for QueueMetrics {
     fn default() -> QueueMetrics {
         QueueMetrics {
-            depth: Gauge::default(),
             adds: Counter::default(),
             retries: Counter::default(),
             waits: queue_buckets(),
@@ -153,23 +152,27 @@ impl Default for Metrics {
                 "rest_client_requests",
                 "Requests to the API server, by the status of the answer",
             ),
-            writes: add(r, "listwatch_writes", "Writes, without dry runs, by the status of the answer"),
+            writes: add(
+                r,
+                "listwatch_writes",
+                "Writes, without Events and dry runs, by the status of the answer",
+            ),
             lists: add(
                 r,
                 "listwatch_lists",
-                "Lists of a whole collection, by why they began: start, or the end of the request before",
+                "Complete lists of a collection, by why they began: Start, or the end of the request before",
             ),
             watch_ends: add(r, "listwatch_watch_ends", "Ends of the requests of watches, by reason"),
-            lines: add(r, "listwatch_watch_lines", "Lines of watches: events and bookmarks"),
+            lines: add(r, "listwatch_watch_lines", "Lines of watches"),
             line_bytes: add(r, "listwatch_watch_line_bytes", "Bytes of the lines of watches"),
             watches: add(r, "listwatch_watches", "Watches by state: synced, listing, failing or stuck"),
             silence: add(
                 r,
                 "listwatch_watch_silence_seconds",
-                "Time since the last line or list, of the quietest watch of a resource",
+                "Time since the last bytes of a watch or list, of the quietest watch of a resource",
             ),
             stored: add(r, "listwatch_store_objects", "Objects in the Stores of the watches"),
-            connections: add(r, "listwatch_connections", "Connections to the API server in use"),
+            connections: add(r, "listwatch_connections", "HTTP/2 connections to the API server in use"),
             objects: add(
                 r,
                 "listwatch_objects",
@@ -259,17 +262,14 @@ impl Metrics {
         locked(&self.registry).register(name, help, metric);
     }
 
-    /// An answer of the API server, or none.
-    pub(crate) fn requested(&self, method: &http::Method, host: &str, code: Option<u16>) {
-        let code = code.map_or("<error>".to_owned(), |code| code.to_string());
-        let labels = [("code", code), ("method", method.to_string()), ("host", host.to_owned())];
-        self.requests.get_or_create(&labels).inc();
+    /// Counts a request when it ends, also if nobody waits for its answer any more.
+    pub(crate) fn request<'a>(&'a self, method: &'a http::Method, host: &'a str) -> CountedRequest<'a> {
+        CountedRequest { metrics: self, method, host, code: None }
     }
 
     /// An answer to a write, or none.
-    pub(crate) fn wrote(&self, verb: &str, resource: &str, code: Option<u16>) {
-        let code = code.map_or("<error>".to_owned(), |code| code.to_string());
-        let labels = [("verb", verb.to_owned()), ("resource", resource.to_owned()), ("code", code)];
+    pub(crate) fn wrote(&self, verb: &str, resource: &str, answer: Option<u16>) {
+        let labels = [("verb", verb.to_owned()), ("resource", resource.to_owned()), ("code", code(answer))];
         self.writes.get_or_create(&labels).inc();
     }
 
@@ -277,11 +277,8 @@ impl Metrics {
     pub(crate) fn watch(self: &Arc<Metrics>, resource: String) -> WatchMetrics {
         let labels = [("resource", resource.clone())];
         // Zero from the start on: `increase` in a query needs it.
-        for reason in ["Clean", "Expired"] {
-            drop(
-                self.watch_ends
-                    .get_or_create(&[("resource", resource.clone()), ("reason", reason.to_owned())]),
-            );
+        for counters in [&self.watch_ends, &self.lists] {
+            drop(counters.get_or_create(&[("resource", resource.clone()), ("reason", "Expired".to_owned())]));
         }
         WatchMetrics {
             metrics: Arc::clone(self),
@@ -293,7 +290,7 @@ impl Metrics {
 
     /// Of the controller of a kind.
     pub(crate) fn controller(&self, kind: &str) -> ControllerMetrics {
-        let controller = [("controller", kind.to_lowercase())];
+        let controller = controller_labels(kind);
         let [name] = controller.clone();
         // Zero from the start on.
         drop(self.timeouts.get_or_create(&controller));
@@ -309,21 +306,19 @@ impl Metrics {
             terminal_errors: self.terminal_failures.get_or_create_owned(&controller),
             panics: self.panics.get_or_create_owned(&controller),
             time: self.times.get_or_create_owned(&controller),
-            active: self.active.get_or_create_owned(&controller),
             workers: self.workers.get_or_create_owned(&controller),
         }
     }
 
     /// A reconcile of an object of this kind took too long.
     pub(crate) fn timed_out(&self, kind: &str) {
-        self.timeouts.get_or_create(&[("controller", kind.to_lowercase())]).inc();
+        self.timeouts.get_or_create(&controller_labels(kind)).inc();
     }
 
     /// Of the workqueue of a kind.
     pub(crate) fn queue(&self, kind: &str) -> QueueMetrics {
         let labels = queue_labels(kind);
         QueueMetrics {
-            depth: self.depth.get_or_create_owned(&labels),
             adds: self.adds.get_or_create_owned(&labels),
             retries: self.retries.get_or_create_owned(&labels),
             waits: self.waits.get_or_create_owned(&labels),
@@ -377,26 +372,57 @@ impl Metrics {
 
     fn look_at_controllers(&self) {
         self.objects.clear();
-        self.unfinished.clear();
-        self.longest.clear();
+        for gauges in [&self.unfinished, &self.longest] {
+            gauges.clear();
+        }
+        self.depth.clear();
+        self.active.clear();
         for controller in self.observed() {
             let kind = controller.kind();
-            for (number, ((ready, reason), objects)) in controller.readiness().into_iter().enumerate() {
-                let reason = if number < REASONS_MAX { reason } else { "Other".to_owned() };
-                let labels = [("kind", kind.to_owned()), ("ready", ready), ("reason", reason)];
-                self.objects.get_or_create(&labels).inc_by(objects);
-            }
-            let keys = controller.queued();
-            let times = keys.iter().filter(|key| key.is_processing).map(|key| key.since);
-            let (mut sum, mut longest) = (Duration::ZERO, Duration::ZERO);
-            for time in times {
-                sum += time;
-                longest = longest.max(time);
-            }
-            self.unfinished.get_or_create(&queue_labels(kind)).set(sum.as_secs_f64());
-            self.longest.get_or_create(&queue_labels(kind)).set(longest.as_secs_f64());
+            self.look_at_objects(kind, controller.readiness());
+            let QueueLoad { waiting, processing } = controller.load();
+            let labels = queue_labels(kind);
+            self.depth.get_or_create(&labels).inc_by(count(waiting));
+            self.active.get_or_create(&controller_labels(kind)).inc_by(count(processing.len()));
+            self.unfinished.get_or_create(&labels).inc_by(processing.iter().map(Duration::as_secs_f64).sum());
+            let longest = processing.into_iter().max().unwrap_or_default().as_secs_f64();
+            let known = self.longest.get_or_create(&labels);
+            known.set(known.get().max(longest));
         }
     }
+
+    fn look_at_objects(&self, kind: &str, readiness: BTreeMap<(String, String), i64>) {
+        let mut all: Vec<_> = readiness.into_iter().collect();
+        all.sort_by_key(|(_, objects)| Reverse(*objects));
+        for (number, ((ready, reason), objects)) in all.into_iter().enumerate() {
+            let reason = if number < REASONS_MAX { reason } else { "Other".to_owned() };
+            let ready = if ["True", "False"].contains(&&*ready) { ready } else { "Unknown".to_owned() };
+            let labels = [("kind", kind.to_owned()), ("ready", ready), ("reason", reason)];
+            self.objects.get_or_create(&labels).inc_by(objects);
+        }
+    }
+}
+
+/// A request that has begun. Dropped: counted.
+pub(crate) struct CountedRequest<'a> {
+    metrics: &'a Metrics,
+    method: &'a http::Method,
+    host: &'a str,
+    /// The status of the answer. `None`: no answer has come.
+    pub(crate) code: Option<u16>,
+}
+
+impl Drop for CountedRequest<'_> {
+    fn drop(&mut self) {
+        let labels =
+            [("code", code(self.code)), ("method", self.method.to_string()), ("host", self.host.to_owned())];
+        self.metrics.requests.get_or_create(&labels).inc();
+    }
+}
+
+/// As client-go, if there was no answer.
+fn code(code: Option<u16>) -> String {
+    code.map_or("<error>".to_owned(), |code| code.to_string())
 }
 
 impl WatchMetrics {
@@ -405,8 +431,8 @@ impl WatchMetrics {
         self.line_bytes.inc_by(bytes as u64);
     }
 
-    /// A list of the whole collection begins, because of this.
-    pub(crate) fn lists(&self, reason: &str) {
+    /// A list is complete, which began because of this.
+    pub(crate) fn listed(&self, reason: &str) {
         self.count(&self.metrics.lists, reason);
     }
 
@@ -419,6 +445,10 @@ impl WatchMetrics {
         let labels = [("resource", self.resource.clone()), ("reason", reason.to_owned())];
         counters.get_or_create(&labels).inc();
     }
+}
+
+fn controller_labels(kind: &str) -> LabelPairs<1> {
+    [("controller", kind.to_lowercase())]
 }
 
 /// client-go's label, and controller-runtime's.

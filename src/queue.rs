@@ -26,7 +26,7 @@ use tokio::{sync::Notify, time::Instant};
 use crate::{
     backoff::Backoff,
     locked,
-    metrics::{self, QueueMetrics, QueuedKey},
+    metrics::{QueueLoad, QueueMetrics, QueuedKey},
     resource::Key,
 };
 
@@ -91,8 +91,8 @@ enum KeyState {
     BackingOff(Instant),
     /// With a worker.
     Processing,
-    /// With a worker, and added again since.
-    ProcessingAndDirty(Urgency),
+    /// With a worker, and added again since then.
+    ProcessingAndDirty(Urgency, Instant),
 }
 
 /// Why a key must be reconciled.
@@ -131,6 +131,16 @@ impl Queue {
     pub(crate) fn measured_by(self, metrics: QueueMetrics) -> Queue {
         locked(&self.state).metrics = metrics;
         self
+    }
+
+    /// How much there is to do.
+    pub(crate) fn load(&self) -> QueueLoad {
+        let state = locked(&self.state);
+        let is_processing = |queued: &&Queued| {
+            matches!(queued.state, KeyState::Processing | KeyState::ProcessingAndDirty(..))
+        };
+        let processing = state.queued.values().filter(is_processing).map(|queued| queued.since.elapsed());
+        QueueLoad { waiting: state.waiting.len(), processing: processing.collect() }
     }
 
     /// Each key in the queue.
@@ -180,9 +190,19 @@ impl Queue {
 
     /// Ends the processing of a key. Returns the pause before the next attempt, if it failed.
     pub fn done(&self, key: &Key, result: ReconcileResult) -> Option<Duration> {
-        let pause = locked(&self.state).done(key, result, Instant::now());
+        let now = Instant::now();
+        let mut state = locked(&self.state);
+        state.measure(key, result, now);
+        let pause = state.done(key, result, now);
+        drop(state);
         self.wake.notify_one();
         pause
+    }
+
+    /// [`Queue::done`] for a key that nobody has worked on: it is not measured.
+    pub(crate) fn put_back(&self, key: &Key, result: ReconcileResult) {
+        locked(&self.state).done(key, result, Instant::now());
+        self.wake.notify_one();
     }
 }
 
@@ -192,12 +212,11 @@ impl Queued {
             KeyState::Waiting(_) => ("waiting", None),
             KeyState::Later(due) => ("later", Some(due)),
             KeyState::BackingOff(due) => ("backing off", Some(due)),
-            KeyState::Processing | KeyState::ProcessingAndDirty(_) => ("processing", None),
+            KeyState::Processing | KeyState::ProcessingAndDirty(..) => ("processing", None),
         };
         QueuedKey {
             key: key.clone(),
             state,
-            is_processing: state == "processing",
             since: now.duration_since(self.since),
             due: due.map(|due| due.duration_since(now)),
             failures: self.failures,
@@ -215,11 +234,12 @@ impl QueueState {
                 KeyState::Waiting(position) if position.urgency.0 >= urgency => return false,
                 KeyState::BackingOff(_) if urgency < Urgency::Intent => return false,
                 KeyState::Processing => {
-                    queued.state = KeyState::ProcessingAndDirty(urgency);
+                    queued.state = KeyState::ProcessingAndDirty(urgency, Instant::now());
+                    self.metrics.adds.inc();
                     return false;
                 }
-                KeyState::ProcessingAndDirty(known) => {
-                    queued.state = KeyState::ProcessingAndDirty(known.max(urgency));
+                KeyState::ProcessingAndDirty(known, since) => {
+                    queued.state = KeyState::ProcessingAndDirty(known.max(urgency), since);
                     return false;
                 }
                 KeyState::Waiting(position) => {
@@ -245,7 +265,6 @@ impl QueueState {
         let state = KeyState::Waiting(position);
         self.queued.insert(key.clone(), Queued { state, since, failures, problem });
         self.waiting.insert(position, key);
-        self.metrics.depth.set(metrics::count(self.waiting.len()));
     }
 
     fn take(&mut self, now: Instant) -> Option<Key> {
@@ -262,7 +281,6 @@ impl QueueState {
             Urgency::Intent => self.intents_in_a_row.saturating_add(1),
             Urgency::Backlog | Urgency::Change => 0,
         };
-        self.metrics.depth.set(metrics::count(self.waiting.len()));
         if let Some(queued) = self.queued.get_mut(&key) {
             queued.state = KeyState::Processing;
             let waited = now.duration_since(mem::replace(&mut queued.since, now));
@@ -282,21 +300,27 @@ impl QueueState {
         Some(other.map_or(first, |(position, _)| *position))
     }
 
+    /// Counts the end of the processing of a key.
+    fn measure(&self, key: &Key, result: ReconcileResult, now: Instant) {
+        let Some(queued) = self.queued.get(key) else { return };
+        self.metrics.works.observe(now.duration_since(queued.since).as_secs_f64());
+        if result != ReconcileResult::Done {
+            self.metrics.retries.inc();
+        }
+    }
+
     fn done(&mut self, key: &Key, result: ReconcileResult, now: Instant) -> Option<Duration> {
         let queued = self.queued.get_mut(key)?;
-        let worked = now.duration_since(mem::replace(&mut queued.since, now));
-        self.metrics.works.observe(worked.as_secs_f64());
         let again = match queued.state {
-            KeyState::ProcessingAndDirty(urgency) => Some(urgency),
+            KeyState::ProcessingAndDirty(urgency, since) => Some((urgency, since)),
             KeyState::Processing | KeyState::Waiting(_) | KeyState::Later(_) | KeyState::BackingOff(_) => {
                 None
             }
         };
         let (due, pause) = match (result, again) {
-            (_, Some(urgency @ Urgency::Intent))
-            | (ReconcileResult::Done | ReconcileResult::Again(_), Some(urgency)) => {
-                self.metrics.adds.inc();
-                self.wait(key.clone(), urgency, now, (0, String::new()));
+            (_, Some((urgency @ Urgency::Intent, since)))
+            | (ReconcileResult::Done | ReconcileResult::Again(_), Some((urgency, since))) => {
+                self.wait(key.clone(), urgency, since, (0, String::new()));
                 return None;
             }
             (ReconcileResult::Done, None) => {
@@ -312,11 +336,10 @@ impl QueueState {
             (ReconcileResult::Failed { at_least }, _) => {
                 queued.failures = queued.failures.saturating_add(1);
                 let pause = BACKOFF.pause(queued.failures, at_least.min(PAUSE_MAX), &mut self.random);
-                queued.state = KeyState::BackingOff(now + pause);
+                (queued.state, queued.since) = (KeyState::BackingOff(now + pause), now);
                 (now + pause, Some(pause))
             }
         };
-        self.metrics.retries.inc();
         self.later.insert((due, key.clone()));
         pause
     }
@@ -409,8 +432,10 @@ mod tests {
             row("d", "waiting", 5, false, 0, ""),
         ];
         assert_eq!(shown.collect::<Vec<_>>(), expected);
-        let QueueMetrics { depth, adds, retries, .. } = metrics.queue("Note");
-        assert_eq!((depth.get(), adds.get(), retries.get()), (1, 4, 2));
+        let QueueMetrics { adds, retries, .. } = metrics.queue("Note");
+        assert_eq!((adds.get(), retries.get()), (4, 2));
+        let QueueLoad { waiting, processing } = queue.load();
+        assert_eq!((waiting, processing.len()), (1, 1));
         let text = metrics.text(Vec::new(), 0).expect("text");
         let worked = "workqueue_work_duration_seconds_sum{name=\"note\",controller=\"note\"} 10.0\n";
         assert!(text.contains(worked), "{text}");

@@ -69,7 +69,7 @@ pub enum RuntimeError {
     /// The environment or the kubeconfig is invalid: the same start would fail again.
     #[error("{0}")]
     Config(String),
-    /// The probes, the metrics or the look inside cannot be served.
+    /// One of the endpoints cannot be served.
     #[error("{endpoint}: cannot listen on {address}: {cause}")]
     Listen {
         /// `probes`, `metrics` or `debug`.

@@ -110,7 +110,6 @@ pub(crate) async fn watch_of(
     health: &Health,
 ) {
     let mut random = fastrand::Rng::new();
-    let mut reason = "Start";
     if machine.is_streaming() {
         // The timeout of the first watch depends on the HTTP version, which only an answer shows. If none comes, the watch also fails,
         // and reports the reason.
@@ -120,7 +119,7 @@ pub(crate) async fn watch_of(
     loop {
         if machine.is_at_start_of_list() {
             store.list_begins();
-            health.lists(reason);
+            health.list_begins();
         }
         let timeout_secs = match client.liveness() {
             Liveness::Pinged => random.u32(TIMEOUT_SECS),
@@ -176,8 +175,7 @@ pub(crate) async fn watch_of(
             }
             continue;
         };
-        reason = end.how.name();
-        health.ended(reason);
+        health.ended(end.how.name());
         let pause = machine.end(end.how, started.elapsed());
         debug!(resource = collection.resource, scope = collection.scope.to_string(), ?end.how, end.problem, ?pause, "request ended");
         if let Pause::Backoff { failures, at_least } = pause {

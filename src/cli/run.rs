@@ -64,7 +64,7 @@ pub(super) struct RunArgs {
     health_probe_bind_address: BindAddress,
     #[command(flatten)]
     metrics: MetricsFlags,
-    /// Address of /debug/state and /debug/log, [IP]:PORT, for everybody who reaches it; 0 to serve none
+    /// Address of /debug/state and /debug/log, [IP]:PORT, for every client that reaches it; 0 to serve none
     #[arg(
         long,
         value_name = "ADDRESS",
@@ -91,7 +91,7 @@ struct MetricsFlags {
     #[arg(long, value_name = "ADDRESS", env = "LISTWATCH_METRICS_BIND_ADDRESS", default_value = ":8080")]
     #[arg(value_parser = parse_bind_address)]
     metrics_bind_address: BindAddress,
-    /// Serve the metrics over TLS, to those whom the API server allows to get the nonResourceURL /metrics
+    /// Serve the metrics over TLS, to clients that may get the nonResourceURL /metrics
     #[arg(long, value_name = "BOOL", env = "LISTWATCH_METRICS_SECURE")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false")]
     #[arg(action = ArgAction::Set, value_parser = parse_switch)]

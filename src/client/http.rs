@@ -98,7 +98,7 @@ pub(super) struct Transport {
     speaks_http2: AtomicBool,
     pub(super) permits: Permits,
     pub(super) metrics: Arc<Metrics>,
-    /// For the metrics: `10.96.0.1`.
+    /// For the metrics: `10.96.0.1:6443`.
     host: String,
 }
 
@@ -258,6 +258,7 @@ impl Transport {
         credential: &Credential,
     ) -> Result<Reply, Cause> {
         let mut exchange = Exchange::begin(self.config.tap.as_ref(), request);
+        let mut counted = self.metrics.request(&request.method, &self.host);
         if !connection.is_open() {
             let probe = self.build(connection, &Request::get("/version"), credential);
             connection.open(probe).await.inspect_err(|_| {
@@ -267,8 +268,7 @@ impl Transport {
         }
         let started = Instant::now();
         let sent = connection.send(self.build(connection, request, credential)).await;
-        let code = sent.as_ref().ok().map(|response| response.status().as_u16());
-        self.metrics.requested(&request.method, &self.host, code);
+        counted.code = sent.as_ref().ok().map(|response| response.status().as_u16());
         let response = sent.inspect_err(|cause| {
             debug!(method = %request.method, path = request.target(), %cause, "no answer");
             exchange.ends(Step::Lost);

@@ -36,7 +36,6 @@ pub(super) type Finished = Result<(task::Id, Result<Next, ReconcileError>), task
 impl ControllerMetrics {
     /// A reconcile has ended after this time.
     fn ended(&self, time: Duration, result: &Result<Next, ReconcileError>) {
-        self.active.dec();
         self.time.observe(time.as_secs_f64());
         match result.as_ref().map_err(ReconcileError::retry) {
             Ok(Next::OnChange) | Err(Retry::Ended(_)) => self.succeeded.inc(),
@@ -61,7 +60,6 @@ impl Workers {
 
     /// A worker has the key now.
     pub(super) fn started(&mut self, id: task::Id, key: Key) {
-        self.metrics.active.inc();
         self.keys.insert(id, (key, Instant::now()));
     }
 
@@ -76,7 +74,12 @@ impl Workers {
         let (id, result) = match ended {
             Ok((id, result)) => (id, result),
             // The leadership ended. If it begins again before the next leader takes over, what was dropped is done now.
-            Err(join) if join.is_cancelled() => (join.id(), Ok(Next::After(Duration::ZERO))),
+            Err(join) if join.is_cancelled() => {
+                if let Some((key, _)) = self.keys.remove(&join.id()) {
+                    queue.put_back(&key, ReconcileResult::Again(Duration::ZERO));
+                }
+                return;
+            }
             // A panic counts as a failure of this key alone.
             Err(join) => {
                 let id = join.id();

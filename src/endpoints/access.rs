@@ -10,10 +10,16 @@
 
 use std::{collections::HashMap, sync::Mutex, time::Duration};
 
-use hyper::{Method, Request, StatusCode, header::AUTHORIZATION};
+use hyper::{
+    Method, Request, StatusCode,
+    header::{AUTHORIZATION, HeaderValue, WWW_AUTHENTICATE},
+};
 use ring::digest::{SHA256, digest};
 use serde_json::{Value, json};
-use tokio::time::Instant;
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, timeout},
+};
 use tracing::warn;
 
 use super::{HttpAnswer, TEXT, answer};
@@ -25,8 +31,12 @@ use crate::{
 /// How long an answer counts: a minute after a yes, as in controller-runtime; less after a no, so that a new permission counts soon.
 const ALLOWED_FOR: Duration = Duration::from_secs(60);
 const REFUSED_FOR: Duration = Duration::from_secs(10);
-/// Most answers that are kept. When there are more, all are forgotten.
+/// Most answers that are kept.
 const KNOWN_MAX: usize = 100;
+/// Questions to the API server at a time.
+const REVIEWS_MAX: usize = 4;
+/// How long the API server may take for both answers. Prometheus gives up after 10 s.
+const REVIEW_LIMIT: Duration = Duration::from_secs(8);
 /// Longest token. That of a service account has some 1,000 bytes.
 const TOKEN_BYTES_MAX: usize = 16 * 1024;
 
@@ -35,6 +45,10 @@ pub(super) struct Access {
     client: Client,
     /// By the hashes of tokens and paths.
     known: Mutex<HashMap<Vec<u8>, (Permission, Instant)>>,
+    /// Reviews at a time: clients without a valid token cause them, too.
+    reviews: Semaphore,
+    /// The last problem, so that each is one warning.
+    problem: Mutex<String>,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -46,54 +60,77 @@ enum Permission {
 
 impl Access {
     pub(super) fn new(client: Client) -> Access {
-        Access { client, known: Mutex::default() }
+        Access {
+            client,
+            known: Mutex::default(),
+            reviews: Semaphore::new(REVIEWS_MAX),
+            problem: Mutex::default(),
+        }
     }
 
     /// Whether the sender of a request may have the answer. If not: the answer that says so.
     pub(super) async fn check<B>(&self, request: &Request<B>) -> Result<(), HttpAnswer> {
         let header = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
-        let token = header.and_then(|value| value.strip_prefix("Bearer ")).map(str::trim);
+        let token = header.and_then(|value| value.split_once(' '));
+        let token =
+            token.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer")).map(|(_, token)| token.trim());
         let token = token.filter(|token| !token.is_empty() && token.len() <= TOKEN_BYTES_MAX);
         let (verb, path) = (request.method().as_str().to_lowercase(), request.uri().path());
-        let verdict = match token {
-            Some(token) => self.verdict(token, &verb, path).await,
+        let permission = match token {
+            Some(token) => self.permission(token, &verb, path).await,
             None => Ok(Permission::Unauthenticated),
         };
-        let (status, text) = match verdict {
+        let (status, text) = match permission {
             Ok(Permission::Allowed) => return Ok(()),
             Ok(Permission::Unauthenticated) => (
                 StatusCode::UNAUTHORIZED,
-                "a token of this cluster is needed: Authorization: Bearer …\n".to_owned(),
+                "needs a token of this cluster: Authorization: Bearer …\n".to_owned(),
             ),
             Ok(Permission::Forbidden) => {
                 (StatusCode::FORBIDDEN, format!("needs the verb {verb} for the nonResourceURL {path}\n"))
             }
             Err(error) => {
-                warn!(%error, "cannot check who asks for the metrics");
-                (
-                    StatusCode::INTERNAL_SERVER_ERROR,
-                    "the API server cannot be asked who may do this\n".to_owned(),
-                )
+                let mut last = locked(&self.problem);
+                if *last != error {
+                    warn!(error, "cannot check who asks for the metrics");
+                }
+                *last = error;
+                let text = "cannot ask the API server whether this token has the permission\n";
+                (StatusCode::INTERNAL_SERVER_ERROR, text.to_owned())
             }
         };
-        Err(answer(status, TEXT, text))
+        let mut refusal = answer(status, TEXT, text);
+        if status == StatusCode::UNAUTHORIZED {
+            refusal.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        Err(refusal)
     }
 
-    async fn verdict(&self, token: &str, verb: &str, path: &str) -> Result<Permission, client::Error> {
+    async fn permission(&self, token: &str, verb: &str, path: &str) -> Result<Permission, String> {
         let question = digest(&SHA256, format!("{verb} {path}\n{token}").as_bytes()).as_ref().to_vec();
-        if let Some((verdict, until)) = locked(&self.known).get(&question)
+        if let Some((permission, until)) = locked(&self.known).get(&question)
             && Instant::now() < *until
         {
-            return Ok(*verdict);
+            return Ok(*permission);
         }
-        let verdict = self.ask(token, verb, path).await?;
-        let time = if verdict == Permission::Allowed { ALLOWED_FOR } else { REFUSED_FOR };
+        let ask = async {
+            let _permit = self.reviews.acquire().await;
+            self.ask(token, verb, path).await.map_err(|error| error.to_string())
+        };
+        let permission = timeout(REVIEW_LIMIT, ask)
+            .await
+            .unwrap_or_else(|_| Err(format!("no answer within {} s", REVIEW_LIMIT.as_secs())))?;
+        let time = if permission == Permission::Allowed { ALLOWED_FOR } else { REFUSED_FOR };
+        let now = Instant::now();
         let mut known = locked(&self.known);
         if known.len() >= KNOWN_MAX {
-            known.clear();
+            // Refused tokens cost nothing to their sender.
+            known.retain(|_, (permission, until)| *permission == Permission::Allowed && now < *until);
         }
-        known.insert(question, (verdict, Instant::now() + time));
-        Ok(verdict)
+        if known.len() < KNOWN_MAX {
+            known.insert(question, (permission, now + time));
+        }
+        Ok(permission)
     }
 
     async fn ask(&self, token: &str, verb: &str, path: &str) -> Result<Permission, client::Error> {

@@ -88,8 +88,9 @@ impl PemFiles {
         // Without the cause, which could quote the key.
         let wrong = |what: &str| io::Error::other(format!("{what} in PEM"));
         let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&self.certificate).collect();
-        let chain = chain.map_err(|_| wrong("tls.crt is no certificate"))?;
-        let key = PrivateKeyDer::from_pem_slice(&self.key).map_err(|_| wrong("tls.key is no private key"))?;
+        let chain = chain.map_err(|_| wrong("tls.crt is not a certificate"))?;
+        let key =
+            PrivateKeyDer::from_pem_slice(&self.key).map_err(|_| wrong("tls.key is not a private key"))?;
         let config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
             .with_safe_default_protocol_versions()
             .map_err(io::Error::other)?
@@ -117,7 +118,7 @@ mod tests {
         write("tls.crt", &first.certificate);
         write("tls.key", b"no key");
         let error = Certificate::new(Some(directory.path())).err().expect("no key").to_string();
-        assert!(error.contains("tls.key is no private key"), "{error}");
+        assert!(error.contains("tls.key is not a private key"), "{error}");
         write("tls.key", &first.key);
 
         let certificate = Certificate::new(Some(directory.path())).expect("a certificate");

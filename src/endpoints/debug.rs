@@ -1,4 +1,4 @@
-//! A look inside: `/debug/state` and `/debug/log`. They name objects, and have no content of them.
+//! `/debug/state` and `/debug/log`. They name objects; an error of the API server can quote the value of a field.
 //!
 //! ```text
 //! $ curl localhost:8082/debug/state
@@ -71,10 +71,14 @@ async fn set_log(_: Incoming) -> HttpAnswer {
 #[cfg(feature = "log")]
 async fn set_log(body: Incoming) -> HttpAnswer {
     use http_body_util::{BodyExt, Limited};
+    use tokio::time::timeout;
+
+    use super::HEAD_LIMIT;
 
     /// Longest filter.
     const FILTER_BYTES_MAX: usize = 4 * 1024;
-    let Ok(body) = Limited::new(body, FILTER_BYTES_MAX).collect().await else {
+    let read = timeout(HEAD_LIMIT, Limited::new(body, FILTER_BYTES_MAX).collect()).await;
+    let Ok(Ok(body)) = read else {
         return with_body(
             StatusCode::PAYLOAD_TOO_LARGE,
             TEXT,

@@ -8,14 +8,18 @@ use crate::{
     metrics::{OPEN_METRICS, WatchState},
 };
 
+/// Whether the answer has metrics.
+pub(super) fn serves<B>(request: &Request<B>) -> bool {
+    [Method::GET, Method::HEAD].contains(request.method()) && request.uri().path() == "/metrics"
+}
+
 pub(super) fn answer<B>(request: &Request<B>, cluster: &Cluster) -> HttpAnswer {
-    match (request.method(), request.uri().path()) {
-        (&Method::GET | &Method::HEAD, "/metrics") => match metrics(cluster) {
-            Ok(text) => with_body(StatusCode::OK, OPEN_METRICS, text),
-            Err(error) => with_body(StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("{error}\n")),
-        },
-        (&Method::GET | &Method::HEAD, _) => with_body(StatusCode::NOT_FOUND, TEXT, "there is /metrics\n"),
-        _ => with_body(StatusCode::METHOD_NOT_ALLOWED, TEXT, "GET /metrics\n"),
+    if !serves(request) {
+        return with_body(StatusCode::NOT_FOUND, TEXT, "there is GET /metrics\n");
+    }
+    match metrics(cluster) {
+        Ok(text) => with_body(StatusCode::OK, OPEN_METRICS, text),
+        Err(error) => with_body(StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("{error}\n")),
     }
 }
 

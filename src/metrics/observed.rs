@@ -8,10 +8,20 @@ use crate::resource::Key;
 pub(crate) trait Observed: Send + Sync {
     /// The kind of its objects.
     fn kind(&self) -> &'static str;
+    /// The load of its workqueue.
+    fn load(&self) -> QueueLoad;
     /// The keys in its workqueue.
     fn queued(&self) -> Vec<QueuedKey>;
     /// The number of its objects by the status and the reason of `Ready`.
     fn readiness(&self) -> BTreeMap<(String, String), i64>;
+}
+
+/// The load of a workqueue.
+pub(crate) struct QueueLoad {
+    /// The number of keys that wait for a worker.
+    pub(crate) waiting: usize,
+    /// For each key with a worker: since when.
+    pub(crate) processing: Vec<Duration>,
 }
 
 /// A key in a workqueue.
@@ -19,7 +29,6 @@ pub(crate) struct QueuedKey {
     pub(crate) key: Key,
     /// `waiting`, `processing`, `later` or `backing off`.
     pub(crate) state: &'static str,
-    pub(crate) is_processing: bool,
     /// The time in this state.
     pub(crate) since: Duration,
     /// The time until it waits for a worker.

@@ -38,8 +38,12 @@ struct Progress {
     outage: Option<Outage>,
     is_synced: bool,
     has_ended: bool,
-    /// When the last line or page came, or the watch began.
+    /// When the last bytes came, or the watch began.
     heard: Instant,
+    /// How the last request ended.
+    end: Option<&'static str>,
+    /// Why the present list began, until it is complete.
+    list: Option<&'static str>,
 }
 
 /// A watch that fails.
@@ -78,6 +82,8 @@ impl Health {
                 is_synced: false,
                 has_ended: false,
                 heard: Instant::now(),
+                end: None,
+                list: None,
             }),
             metrics: None,
         }
@@ -104,7 +110,7 @@ impl Health {
         locked(&self.state).due = None;
     }
 
-    /// Bytes of a line or a page came.
+    /// Bytes of a watch or a page of a list came.
     pub(super) fn heard(&self) {
         locked(&self.state).heard = Instant::now();
     }
@@ -114,17 +120,20 @@ impl Health {
         self.metrics.iter().for_each(|metrics| metrics.line(bytes));
     }
 
-    /// A list of the whole collection begins, because of this.
-    pub(super) fn lists(&self, reason: &str) {
-        self.metrics.iter().for_each(|metrics| metrics.lists(reason));
+    /// A list of the whole collection begins, or is tried again.
+    pub(super) fn list_begins(&self) {
+        let mut state = locked(&self.state);
+        let reason = state.end.unwrap_or("Start");
+        state.list.get_or_insert(reason);
     }
 
     /// A request has ended.
-    pub(super) fn ended(&self, reason: &str) {
+    pub(super) fn ended(&self, reason: &'static str) {
+        locked(&self.state).end = Some(reason);
         self.metrics.iter().for_each(|metrics| metrics.ended(reason));
     }
 
-    /// The time since the last line or page.
+    /// The time since the last bytes.
     pub(crate) fn silence(&self) -> Duration {
         locked(&self.state).heard.elapsed()
     }
@@ -168,9 +177,13 @@ impl Health {
         state.outage.as_ref().filter(|outage| outage.is_forbidden).map(|outage| outage.problem.clone())
     }
 
-    /// The first list is complete.
+    /// A list is complete.
     pub(crate) fn synced(&self) {
-        locked(&self.state).is_synced = true;
+        let mut state = locked(&self.state);
+        state.is_synced = true;
+        if let (Some(reason), Some(metrics)) = (state.list.take(), &self.metrics) {
+            metrics.listed(reason);
+        }
     }
 
     /// Whether the first list is complete.

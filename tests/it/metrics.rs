@@ -13,13 +13,14 @@ use listwatch_control_plane::{eventually, saw};
 use regex::Regex;
 use reqwest::{Client, Response};
 use serde_json::{Value, json};
-use tokio::net::TcpStream;
+use tokio::{io::AsyncReadExt, net::TcpStream};
 
 use crate::{
     clients,
     fixture::{Fixture, Kind, on},
     manifests,
     operator::Operator,
+    proxy::Proxy,
 };
 
 async fn get(url: &str, token: &str) -> Response {
@@ -221,20 +222,43 @@ async fn the_debug_endpoint_shows_keys_and_watches_and_sets_the_log() {
     .await;
 }
 
-/// Clients that only connect took all connections.
+/// Clients that only connect took all connections, and the kubelet would have restarted the Pod.
 #[tokio::test]
-async fn clients_of_the_metrics_that_send_nothing_keep_no_probe_away() {
+async fn clients_that_send_nothing_keep_no_other_client_away() {
     on(&[Kind::Embedded, Kind::Real], async |fixture| {
         fixture.start_operator(&[]).await;
         let operator = fixture.operator();
-        let address = operator.address("/metrics").await;
         let mut idle = Vec::new();
-        for _ in 0..100 {
-            idle.push(TcpStream::connect(&address).await.unwrap());
+        for path in ["/livez", "/metrics", "/debug/state"] {
+            let address = operator.address(path).await;
+            for _ in 0..100 {
+                idle.push(TcpStream::connect(&address).await.unwrap());
+            }
         }
         operator.until_ready().await;
-        // Each of them is ended after its time.
         metrics(&operator).await;
+        // The oldest ones were ended, and not by their own time.
+        let mut end = [0];
+        assert_eq!(idle[0].read(&mut end).await.unwrap_or(0), 0);
+        assert!(idle[299].try_read(&mut end).is_err());
+    })
+    .await;
+}
+
+/// The counter had only requests with an answer.
+#[tokio::test]
+async fn requests_without_an_answer_are_counted() {
+    on(&[Kind::Embedded, Kind::Real], async |fixture| {
+        let proxy = Proxy::start(&fixture.url()).await;
+        *fixture.proxy_url.borrow_mut() = Some(proxy.url());
+        fixture.start_operator(&[]).await;
+        let operator = fixture.operator();
+        drop(proxy);
+        eventually("requests without an answer", async || {
+            let text = metrics(&operator).await;
+            text.contains("rest_client_requests_total{code=\"<error>\",method=\"GET\"").then_some(())
+        })
+        .await;
     })
     .await;
 }
