@@ -13,6 +13,7 @@ mod format;
 mod get;
 mod log;
 mod output_file;
+mod rbac;
 mod replay;
 mod run;
 mod screen;
@@ -55,6 +56,7 @@ struct Cli {
 enum Command {
     Run(Box<run::RunArgs>),
     Crd(crd::CrdArgs),
+    Rbac(Box<rbac::RbacArgs>),
     Get(Box<get::GetArgs>),
     Watch(Box<get::WatchArgs>),
     Replay(replay::ReplayArgs),
@@ -80,6 +82,7 @@ pub fn main() -> ExitCode {
     let result = match cli.command {
         Command::Run(run) => run::main(*run),
         Command::Crd(crd) => crd::main(&crd),
+        Command::Rbac(rbac) => rbac::main(*rbac),
         Command::Get(get) => get::get(*get),
         Command::Watch(watch) => get::watch(*watch),
         Command::Replay(replay) => replay::main(replay),

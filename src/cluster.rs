@@ -28,6 +28,7 @@ use crate::{
     client::{Client, DeleteOptions, Error, Leadership, Page, Part, Patch, PermitFor},
     locked,
     metrics::Metrics,
+    rbac::{self, Permission},
     resource::{Key, ObjectMeta, Resource, Scope, list::Found},
     store::{Budget, Change, Listening},
     watch::Lists,
@@ -45,6 +46,8 @@ pub struct Cluster {
     streams: Arc<Mutex<OpenStreams>>,
     /// For [`Cluster::watch_children`].
     children: Arc<Budget>,
+    /// What the controllers have declared.
+    permissions: Arc<Mutex<Vec<Permission>>>,
 }
 
 /// Shared watches of one kind, one for each scope. Dropping the last share of a watch ends it.
@@ -57,7 +60,18 @@ impl Cluster {
     /// A cluster without watches. Sends no request yet.
     #[must_use]
     pub fn new(client: Client, lists: Lists) -> Cluster {
-        Cluster { client, lists, streams: Arc::default(), children: Budget::of_children() }
+        let (streams, permissions) = Default::default();
+        Cluster { client, lists, streams, children: Budget::of_children(), permissions }
+    }
+
+    /// Declares what a controller must be allowed to do. Usually, [`Builder::needs`](crate::controller::Builder::needs) does that.
+    pub fn declare(&self, permission: Permission) {
+        rbac::add(&mut locked(&self.permissions), permission);
+    }
+
+    /// What the controllers have declared, in this order.
+    pub(crate) fn permissions(&self) -> Vec<Permission> {
+        locked(&self.permissions).clone()
     }
 
     /// The same watches, with writes only while this leadership is held: see [`Client::led_by`].
@@ -227,6 +241,11 @@ impl<K: Resource> Watch<K> {
     /// Whether all Stores have synced.
     pub(crate) fn is_synced(&self) -> bool {
         self.streams.values().flatten().all(|stream| stream.store.is_synced())
+    }
+
+    /// The namespaces of the scopes. Empty: all.
+    pub(crate) fn namespaces(&self) -> Vec<String> {
+        if self.streams.contains_key("") { Vec::new() } else { self.streams.keys().cloned().collect() }
     }
 
     /// Whether a scope has a label selector.

@@ -41,6 +41,7 @@ use tracing::{debug, info, warn};
 use crate::{
     client::{Error, Leadership, Part, Patch},
     cluster::{Cluster, Watch},
+    rbac::{Permission, Reach, Verb},
     resource::{
         Key, ObjectMeta, Scope,
         kinds::{Lease, LeaseSpec},
@@ -140,6 +141,10 @@ impl Elector {
         let namespace = settings.namespace.clone().unwrap_or_else(|| cluster.namespace().to_owned());
         let scope = Scope { namespace: Some(namespace.clone()), labels: String::new() };
         let leases = cluster.watch_keeping([scope], &Kept::Everything);
+        let reach = settings.namespace.clone().map_or(Reach::OwnNamespace, Reach::Namespace);
+        let verbs = [Verb::Get, Verb::List, Verb::Watch, Verb::Create, Verb::Patch];
+        let reason = "To elect a leader. The API server cannot limit `create` to one name.";
+        cluster.declare(Permission::of::<Lease>(reach, &verbs, reason));
         let (changed, (deadline, leadership)) = (Arc::new(Notify::new()), Leadership::channel());
         let notify = Arc::clone(&changed);
         let mut random = fastrand::Rng::new();

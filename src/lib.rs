@@ -122,6 +122,7 @@
 //! | [`leader::LeaderElection`] | leaderelection.LeaderElectionConfig | of several processes, one writes |
 //! | [`runtime::Runtime`] | Manager | runs controllers, with probes, metrics, Events and signals |
 //! | [`metrics::Metrics`] | metrics.Registry | what the process counts |
+//! | [`rbac::roles`] | `+kubebuilder:rbac` | the least roles of an operator, from what its controllers watch, keep and write |
 //! | `correction_backoff` | | pauses the corrections of a field that another writer keeps changing |
 //! | `client::Permit` | | a permit of a semaphore: only a few lists run at a time |
 //! | `client::Tap` | | sees each request and answer, for `study` |
@@ -156,6 +157,7 @@
 
 // Objects and their keys.
 pub mod resource;
+pub mod rbac;
 
 // What is counted.
 pub mod metrics;

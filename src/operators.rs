@@ -65,6 +65,17 @@ impl BuiltIn {
         }
     }
 
+    /// The name of its roles, its Deployment and its ServiceAccount.
+    #[must_use]
+    pub fn role(self) -> &'static str {
+        match self {
+            BuiltIn::Copyrator => "copyrator-operator",
+            BuiltIn::Database => "database-operator",
+            BuiltIn::Mywebserver => "mywebserver-operator",
+            BuiltIn::Memcached => "memcached-operator",
+        }
+    }
+
     /// Adds the controllers of the operator.
     #[must_use]
     pub fn add_to(self, runtime: Runtime, flags: &Flags) -> Runtime {

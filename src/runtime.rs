@@ -30,6 +30,7 @@ use std::{
     collections::BTreeSet,
     env, fmt,
     future::pending,
+    io::{self, Write},
     mem,
     net::SocketAddr,
     pin::{Pin, pin},
@@ -48,7 +49,8 @@ use crate::{
     controller::{Builder, Controller, Operator},
     endpoints::Endpoint,
     leader::{self, Elector},
-    resource::{MANAGED_BY, Resource, Scope},
+    rbac::{self, Permission, Reach, Verb},
+    resource::{MANAGED_BY, Resource, Scope, kinds::Namespace},
     shutdown::{self, ShutdownError, Stop},
     store::Kept,
     watch::Lists,
@@ -185,6 +187,17 @@ impl Runtime {
     pub fn from_env() -> Result<Runtime, RuntimeError> {
         let client = Config::load(&Options::default(), &Env::from_process()).and_then(Client::new);
         let client = client.map_err(|error| RuntimeError::Config(error.to_string()))?;
+        Runtime::new(client).with_variables()
+    }
+
+    /// [`Runtime::from_env`], without credentials and without a cluster: for [`Runtime::permissions`].
+    pub fn offline() -> Result<Runtime, RuntimeError> {
+        let client = Config::new("http://localhost", b"", "").and_then(Client::new);
+        let client = client.map_err(|error| RuntimeError::Config(error.to_string()))?;
+        Runtime::new(client).with_variables()
+    }
+
+    fn with_variables(self) -> Result<Runtime, RuntimeError> {
         let names = names_in(&env::var("WATCH_NAMESPACE").unwrap_or_default());
         let leader_election = match env::var("LEADER_ELECT").as_deref() {
             Ok("true") => Some(leader::LeaderElection::default()),
@@ -200,7 +213,7 @@ impl Runtime {
         let metrics = address(&metrics)
             .map_err(|cause| RuntimeError::Config(format!("METRICS_BIND_ADDRESS: {metrics:?} {cause}")))?;
         let metrics = metrics.map(|address| (address, MetricsSecurity::Plain));
-        Ok(Runtime { namespaces, leader_election, metrics, ..Runtime::new(client) })
+        Ok(Runtime { namespaces, leader_election, metrics, ..self })
     }
 
     /// Watches only these namespaces; with none, all. Fails if one of them cannot be the name of a namespace.
@@ -290,6 +303,28 @@ impl Runtime {
         self
     }
 
+    /// What the controllers must be allowed to do: what they watch, keep and write, by their [`Builder`]s, and what they declare
+    /// themselves ([`Builder::needs`]). [`rbac::roles`] prints it. Sends no request.
+    pub fn permissions(mut self) -> Result<Vec<Permission>, RuntimeError> {
+        // The watches begin as tasks, which never run.
+        let tasks = tokio::runtime::Builder::new_current_thread().build().map_err(ShutdownError::Start)?;
+        let cluster = Cluster::new(self.client.clone(), self.lists);
+        {
+            let _entered = tasks.enter();
+            let (_stopping, requested) = Stop::channel();
+            for (_, start) in mem::take(&mut self.controllers) {
+                drop(start(&self, cluster.clone(), requested.clone()));
+            }
+        }
+        // Without waiting, which another runtime around this one would not allow.
+        tasks.shutdown_background();
+        for name in self.namespaces {
+            let reason = "Optional: to warn when the namespace does not exist.";
+            cluster.declare(Permission::of::<Namespace>(Reach::Namespace(name), &[Verb::Get], reason));
+        }
+        Ok(cluster.permissions())
+    }
+
     /// Runs the controllers on this thread until SIGTERM or SIGINT.
     pub fn run(self) -> Result<(), RuntimeError> {
         shutdown::run(|stop| self.run_until(stop.requested()))?
@@ -359,6 +394,41 @@ async fn listen(
     Ok(all)
 }
 
+/// The `main` of an operator that has no flags: runs its controllers, or prints its roles ([`rbac::roles`]), which have its name:
+///
+/// ```text
+///   my-operator                     runs, by Runtime::from_env
+///   my-operator rbac [-n NAME]…     the least ClusterRole or, for these namespaces, Roles
+/// ```
+pub fn main(name: &str, controllers: impl FnOnce(Runtime) -> Runtime) -> Result<(), RuntimeError> {
+    let Some(runtime) = offline_by(env::args().skip(1))? else {
+        return controllers(Runtime::from_env()?).run();
+    };
+    let roles = rbac::roles(name, &controllers(runtime).permissions()?);
+    io::stdout().write_all(roles.as_bytes()).map_err(|error| RuntimeError::Config(format!("print: {error}")))
+}
+
+/// The runtime whose roles are printed, by the arguments of [`main`]. `None`: there are none.
+fn offline_by(mut arguments: impl Iterator<Item = String>) -> Result<Option<Runtime>, RuntimeError> {
+    let Some(command) = arguments.next() else { return Ok(None) };
+    let unexpected = |argument: &str| {
+        let expected = "none to run, or rbac [-n NAMESPACE]… to print the roles";
+        RuntimeError::Config(format!("unexpected argument {argument:?}: expected {expected}"))
+    };
+    if command != "rbac" {
+        return Err(unexpected(&command));
+    }
+    let mut runtime = Runtime::offline()?;
+    while let Some(flag) = arguments.next() {
+        match (&*flag, arguments.next()) {
+            ("-n" | "--namespace", Some(name)) => runtime.namespaces.push(name),
+            _ => return Err(unexpected(&flag)),
+        }
+    }
+    runtime.namespaces = checked(runtime.namespaces, "--namespace")?;
+    Ok(Some(runtime))
+}
+
 /// Logs the server, the user and the namespaces once.
 async fn greet(client: &Client, namespaces: &[String]) {
     if namespaces.len() > NAMESPACES_MANY {
@@ -422,4 +492,67 @@ pub(crate) fn checked(mut names: Vec<String>, source: &str) -> Result<Vec<String
     names.sort();
     names.dedup();
     Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        controller::{Cleanup, Next, Reconcile, ReconcileError},
+        resource::kinds::{ConfigMap, Secret},
+    };
+
+    struct Cards;
+
+    impl Operator for Cards {
+        type Kind = ConfigMap;
+        const FINALIZER: Option<&'static str> = Some("example.com/card");
+
+        async fn reconcile(&self, _: Reconcile<ConfigMap>) -> Result<Next, ReconcileError> {
+            Ok(Next::OnChange)
+        }
+
+        async fn deleting(&self, _: Reconcile<ConfigMap>) -> Result<Cleanup, ReconcileError> {
+            Ok(Cleanup::Done)
+        }
+    }
+
+    fn add(runtime: Runtime) -> Runtime {
+        runtime.controller("example.com/cards", |setup| {
+            let cards = setup.kind_without_status::<ConfigMap>("cards");
+            cards.needs::<Secret>(&[Verb::Get], "To read the key.");
+            cards.run_by(Cards)
+        })
+    }
+
+    /// Also inside another runtime.
+    #[tokio::test]
+    async fn the_permissions_follow_from_the_controllers_and_the_namespaces() {
+        let permissions = |arguments: &[&str]| {
+            let arguments = arguments.iter().map(ToString::to_string);
+            let permissions = add(offline_by(arguments)?.expect("a command")).permissions()?;
+            let line = |one: Permission| {
+                let verbs: Vec<_> = one.verbs.iter().map(|verb| verb.name()).collect();
+                format!("{:?} {} {}", one.reach, one.resource, verbs.join(","))
+            };
+            Ok::<_, RuntimeError>(permissions.into_iter().map(line).collect::<Vec<_>>())
+        };
+        let expected = [
+            "AllNamespaces configmaps get,list,watch,patch",
+            "AllNamespaces secrets get",
+            "AllNamespaces events create,patch",
+        ];
+        assert_eq!(permissions(&["rbac"]).expect("permissions"), expected);
+        let expected = [
+            "Namespace(\"a\") configmaps get,list,watch,patch",
+            "Namespace(\"a\") secrets get",
+            "Namespace(\"a\") events create,patch",
+            "Namespace(\"a\") namespaces get",
+        ];
+        assert_eq!(permissions(&["rbac", "-n", "a"]).expect("permissions"), expected);
+        for wrong in [&["run"][..], &["rbac", "a"], &["rbac", "-n"], &["rbac", "-n", "No"]] {
+            assert!(permissions(wrong).is_err(), "{wrong:?}");
+        }
+        assert!(offline_by(std::iter::empty()).is_ok_and(|runtime| runtime.is_none()));
+    }
 }

@@ -37,6 +37,11 @@ impl Reporter {
         Reporter { cluster: cluster.clone(), events, pods: Looks::default(), unreported, conflicting }
     }
 
+    /// Whether this operator records Events.
+    pub(crate) fn records_events(&self) -> bool {
+        self.events.is_some()
+    }
+
     /// Records an Event, if this operator records any.
     pub(super) fn record<O: Resource>(
         &self,

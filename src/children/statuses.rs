@@ -31,6 +31,9 @@ const EXAMPLES_MAX: usize = 10;
 
 /// What a controller reports of objects that it does not pass to the operator.
 pub(crate) trait Statuses<K>: Send + Sync {
+    /// The subresource that the reports write.
+    fn part(&self) -> Option<&'static str>;
+
     /// Whether the spec of an object was applied before.
     fn stage(&self, object: &K) -> Stage;
 
@@ -55,6 +58,10 @@ type Reporting<'a> = Pin<Box<dyn Future<Output = Result<(), ReconcileError>> + S
 pub(crate) struct WithStatus;
 
 impl<K: Reported> Statuses<K> for WithStatus {
+    fn part(&self) -> Option<&'static str> {
+        Some("status")
+    }
+
     fn stage(&self, object: &K) -> Stage {
         Stage::of(object)
     }
@@ -112,6 +119,10 @@ impl<K: Reported> Statuses<K> for WithStatus {
 pub(crate) struct WithoutStatus;
 
 impl<K: Resource> Statuses<K> for WithoutStatus {
+    fn part(&self) -> Option<&'static str> {
+        None
+    }
+
     /// A child that is missing or differs counts as changed by another writer.
     fn stage(&self, _: &K) -> Stage {
         Stage::Settled

@@ -26,9 +26,15 @@ use crate::{
     cluster::{Cluster, Index, Watch},
     correction_backoff::CorrectionBackoff,
     queue::{Queue, Urgency},
+    rbac::{Permission, Reach, Verb},
     resource::{Key, Resource, Scope, list::Found},
     store::{Change, Listening},
 };
+
+/// The verbs of a watch.
+pub(super) const WATCHES: &[Verb] = &[Verb::List, Verb::Watch];
+/// Why they are needed.
+pub(super) const WHY_WATCHED: &str = "To reconcile an object of the operator when one of these changes.";
 
 /// The objects of one kind, and what else their operator watches. [`Setup::kind`](crate::runtime::Setup::kind) makes it,
 /// [`Builder::run_by`] ends it.
@@ -87,7 +93,39 @@ impl<K: Resource> Builder<K> {
             children: Vec::new(),
         };
         builder.awaits(objects);
+        let reason = format!("To read each {}.", K::KIND);
+        builder.declares::<K>(objects, &[Verb::Get, Verb::List, Verb::Watch], &reason);
+        if let Some(part) = builder.shared.statuses.part() {
+            builder.declares_part(part, &[Verb::Patch], "To report conditions.");
+        }
         builder
+    }
+
+    /// Declares that the operator sends these requests itself for objects of a kind, in the namespaces of its own objects, and why. What the
+    /// builder opens is known, and so are the writes to children and to the status: this is for [`Cluster::get_live`],
+    /// [`Cluster::create`], [`Reconcile::keep_once`], or the Pods that [`Reconcile::rollout`] lists. See
+    /// [`Runtime::permissions`](crate::runtime::Runtime::permissions).
+    pub fn needs<C: Resource>(&self, verbs: &[Verb], reason: &str) {
+        self.declares::<C>(&self.shared.objects, verbs, reason);
+    }
+
+    /// [`Builder::needs`], in all namespaces.
+    pub fn needs_everywhere<C: Resource>(&self, verbs: &[Verb], reason: &str) {
+        self.shared.cluster.declare(Permission::of::<C>(Reach::AllNamespaces, verbs, reason));
+    }
+
+    /// Declares requests for objects of a kind in the namespaces of a watch.
+    fn declares<C: Resource>(&self, watch: &Watch<impl Resource>, verbs: &[Verb], reason: &str) {
+        for reach in Reach::each(&watch.namespaces()) {
+            self.shared.cluster.declare(Permission::of::<C>(reach, verbs, reason));
+        }
+    }
+
+    /// Declares requests for a subresource of the own objects.
+    fn declares_part(&self, part: &str, verbs: &[Verb], reason: &str) {
+        for reach in Reach::each(&self.shared.objects.namespaces()) {
+            self.shared.cluster.declare(Permission::of_part::<K>(part, reach, verbs, reason));
+        }
     }
 
     /// The watch of the objects.
@@ -108,6 +146,10 @@ impl<K: Resource> Builder<K> {
     #[must_use]
     pub fn children_in<C: Resource + Serialize>(&mut self, watch: &Watch<C>) -> Children<C> {
         let children = Children::new(&self.shared.cluster, watch);
+        let reason = "Never called. The ownerReferences of the children have blockOwnerDeletion. The admission plugin \
+                      OwnerReferencesPermissionEnforcement (enabled in OpenShift) allows that only with this permission.";
+        self.declares_part("finalizers", &[Verb::Update], reason);
+        self.declares::<C>(watch, Verb::CHILDREN, "To create, correct and delete the children.");
         self.owns(watch);
         self.children.push(children.of_owner());
         children
@@ -145,6 +187,7 @@ impl<K: Resource> Builder<K> {
         watch: &Watch<C>,
         keys_of: impl Fn(&C) -> I + Send + Sync + 'static,
     ) {
+        self.declares::<C>(watch, WATCHES, WHY_WATCHED);
         self.hears(watch, move |found| found.readable().map(|object| keys_of(object)).into_iter().flatten());
         self.awaits(watch);
     }
@@ -178,6 +221,7 @@ impl<K: Resource> Builder<K> {
 
     /// [`Builder::watches`] for objects whose controller ownerReference names one of our objects.
     pub fn owns<C: Resource>(&mut self, watch: &Watch<C>) {
+        self.declares::<C>(watch, WATCHES, WHY_WATCHED);
         let objects = self.shared.objects.clone();
         self.hears(watch, move |child| {
             let owner = child.metadata().controller().filter(|owner| owner.is_a::<K>())?;
@@ -207,6 +251,14 @@ impl<K: Resource> Builder<K> {
             O::FINALIZER.is_some() || !has_deleting::<O>(),
             "the method `deleting` of {name} would never be called: name its `const FINALIZER`"
         );
+        if let Some(finalizer) = O::FINALIZER {
+            self.needs::<K>(&[Verb::Patch], &format!("To add and remove the finalizer {finalizer}."));
+        }
+        if self.shared.reporter.records_events() {
+            for reach in Reach::each(&self.shared.objects.namespaces()) {
+                self.shared.cluster.declare(Permission::of_events(reach));
+            }
+        }
         let Builder { shared, listening, awaited, named, wakes, children, scopes: _ } = self;
         let driver = Arc::new(Driver { shared, operator, children, large: tokio::sync::Mutex::default() });
         Controller {

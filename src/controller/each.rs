@@ -12,7 +12,10 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use super::Builder;
+use super::{
+    Builder,
+    builder::{WATCHES, WHY_WATCHED},
+};
 use crate::{
     cluster::{Cluster, Readiness, Watch},
     locked,
@@ -42,6 +45,8 @@ impl<K: Resource> Builder<K> {
         kept: Kept<C>,
         scopes: impl Fn(&K) -> Vec<Scope> + Send + Sync + 'static,
     ) {
+        // The scopes may be in any namespace.
+        self.needs_everywhere::<C>(WATCHES, WHY_WATCHED);
         let shared = Arc::clone(&self.shared);
         let each = Each::<C>::new(&self.shared.cluster, kept, move |key| {
             shared.queue.add(key, Urgency::Change);

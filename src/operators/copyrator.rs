@@ -32,6 +32,7 @@ use crate::{
     children::ObservedState,
     cluster::{Cluster, Events, Watch},
     controller::{Cleanup, Controller, Next, Operator, Reconcile, ReconcileError},
+    rbac::{Permission, Reach, Verb},
     resource::{
         Key, ObjectMeta, Resource, Scope,
         conditions::{self, Verdict},
@@ -64,6 +65,9 @@ const MAIN_RULE: &str = "main-rule";
 const ALL_RULES: &str = "*";
 /// The default of `--copyrator-sources-mib`: a quarter of the memory limit in `manifests/base/deployment.yaml`.
 const SOURCES_MIB_MAX: u32 = 16;
+
+/// Why the operator may write ConfigMaps and Secrets.
+const SOURCES_AND_COPIES: &str = "To read the sources, and to create, correct and delete their copies.";
 
 /// The flags of the operator.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -131,6 +135,14 @@ pub fn controller(mut setup: Setup, settings: Settings) -> Controller<Copyrator>
     }
     let cluster = setup.cluster.clone();
     let mut rules = setup.kind::<CopyratorRule>(OPERATOR);
+    let reason = "To find the namespaces that get copies.";
+    rules.needs_everywhere::<Namespace>(&[Verb::List, Verb::Watch], reason);
+    rules.needs_everywhere::<ConfigMap>(Verb::CHILDREN, SOURCES_AND_COPIES);
+    if settings.secrets {
+        rules.needs_everywhere::<Secret>(Verb::CHILDREN, SOURCES_AND_COPIES);
+    }
+    // Those about a namespace that ends with its rules.
+    cluster.declare(Permission::of_events(Reach::Namespace("default".to_owned())));
     let watch = rules.objects().clone();
     let namespaces = cluster.watch::<Namespace>([Scope::default()]);
     let known = watch.clone();

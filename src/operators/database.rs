@@ -32,6 +32,7 @@ use crate::{
     client::Error,
     cluster::{Cluster, Index, Watch},
     controller::{Cleanup, Controller, Next, Operator, Reconcile, ReconcileError},
+    rbac::Verb,
     resource::{
         Key, Labels, MANAGED_BY, Meta, ObjectMeta, Resource, conditions::Verdict, instance_of, kinds::*,
         list::Found,
@@ -105,10 +106,18 @@ pub struct Databases {
     flags: DatabaseFlags,
 }
 
+/// Why the operator may write Secrets.
+const PASSWORDS: &str = "To create passwords once, and to give them an owner with deletionPolicy: Delete. The operator asks for the \
+                         metadata alone, but RBAC cannot allow only that.";
+/// Why the operator may write claims.
+const CLAIMS: &str = "To let claims grow, to give them an owner with deletionPolicy: Delete, and to create that of the backups.";
+
 /// The controller of the Database operator.
 #[must_use]
 pub fn controller(setup: &Setup, flags: &DatabaseFlags) -> Controller<Databases> {
     let mut databases = setup.kind::<Database>(OPERATOR);
+    let reason = "To report whether the primary is ready, and why Pods do not run.";
+    databases.needs::<PodReadiness>(&[Verb::List, Verb::Watch], reason);
     let operator = Databases {
         cluster: setup.cluster.clone(),
         sets: databases.children().selector_may_lack(MANAGED_BY).owning(SET_OWNED),
@@ -122,6 +131,8 @@ pub fn controller(setup: &Setup, flags: &DatabaseFlags) -> Controller<Databases>
         pods: databases.watch(instance_of),
         flags: flags.clone(),
     };
+    databases.needs::<Secret>(&[Verb::Get, Verb::Create, Verb::Patch], PASSWORDS);
+    databases.needs::<PersistentVolumeClaim>(&[Verb::Get, Verb::Create, Verb::Patch], CLAIMS);
     databases.run_by(operator)
 }
 

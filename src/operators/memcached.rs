@@ -20,6 +20,7 @@ use crate::{
     children::Children,
     cluster::Index,
     controller::{Controller, Next, Operator, Reconcile, ReconcileError},
+    rbac::Verb,
     resource::{
         INSTANCE, Key, LabelSelector, Labels, MANAGED_BY, ObjectMeta, Resource, instance_of, kinds::*,
     },
@@ -68,6 +69,8 @@ pub struct Memcacheds {
 #[must_use]
 pub fn controller(setup: &Setup, flags: &MemcachedFlags) -> Controller<Memcacheds> {
     let mut caches = setup.kind::<Memcached>(OPERATOR);
+    let reason = "To report the ready Pods as nodes, and why the others do not run.";
+    caches.needs::<PodReadiness>(&[Verb::List, Verb::Watch], reason);
     let operator = Memcacheds {
         deployments: caches.children().selector_may_lack(MANAGED_BY).owning(OWNED),
         services: caches.children(),

@@ -22,6 +22,7 @@ use crate::{
     client::Client,
     cluster::Events,
     controller::{Controller, Next, Operator, Reconcile, ReconcileError},
+    rbac::Verb,
     resource::{INSTANCE, LabelSelector, Labels, MANAGED_BY, ObjectMeta, kinds::*},
     runtime::Setup,
 };
@@ -54,6 +55,7 @@ pub fn controller(setup: &Setup) -> Controller<MyWebservers> {
         deployments: webs.children().selector_may_lack(MANAGED_BY),
         services: webs.children().owning(CLUSTER_IP_ONLY),
     };
+    webs.needs::<PodReadiness>(&[Verb::List], "Optional: to report why the Pods of an object do not run.");
     webs.run_by(operator)
 }
 

@@ -629,7 +629,7 @@ async fn the_manifests_allow_exactly_the_requests_of_the_operator() {
             fixture.until_gone(child).await;
         }
         drop(running);
-        let mut allowed = manifests::allowed(&manifests::read("database/operator/role.yaml")[0]);
+        let mut allowed = manifests::allowed(&manifests::role("database"));
         // Never requested, but checked by an admission plugin: see the file.
         assert!(allowed.remove("update databases/finalizers.app.example.com"));
         // Only for a repeated Event.

@@ -63,8 +63,7 @@ pub async fn install(fixture: &Fixture, operator: BuiltIn) {
 
 /// The permissions of an operator.
 pub fn rules(operator: BuiltIn) -> Value {
-    let role = format!("{operator:?}/operator/role.yaml").to_lowercase();
-    manifests::read(&role)[0]["rules"].take()
+    manifests::role(&format!("{operator:?}").to_lowercase())["rules"].take()
 }
 
 /// Starts all operators with each permission that their ClusterRoles can have, and creates the namespace of the copies.

@@ -37,9 +37,17 @@ pub fn crd() -> Value {
     read("mywebserver/crd/mywebservers.yaml").remove(0)
 }
 
-/// The permissions of the MyWebserver operator, with the prefix of its kustomization.
+/// The permissions of an operator with `-n`: those of its ClusterRole, and one more.
+pub fn role(operator: &str) -> Value {
+    let mut role = read(&format!("{operator}/operator/role.yaml")).remove(0);
+    let rule = json!({"apiGroups": [""], "resources": ["namespaces"], "verbs": ["get"]});
+    role["rules"].as_array_mut().unwrap().push(rule);
+    role
+}
+
+/// [`role`] of MyWebserver, to be bound in several namespaces, with the prefix of its kustomization.
 pub fn cluster_role() -> Value {
-    let mut role = read("mywebserver/operator/role.yaml").remove(0);
+    let mut role = role("mywebserver");
     role["metadata"]["name"] = "mywebserver-operator".into();
     role
 }
@@ -102,6 +110,65 @@ fn each_crd_equals_the_output_of_listwatch_crd() {
             fs::read_to_string(dir.join(file)).unwrap(),
             "stale: cargo run -- crd {operator} > manifests/{operator}/crd/{file}"
         );
+    }
+}
+
+/// What `listwatch rbac` prints, with these arguments, as documents.
+fn rbac(args: &[&str]) -> Vec<String> {
+    let printed = listwatch().arg("rbac").args(args).output().unwrap();
+    assert!(printed.status.success(), "{}", String::from_utf8_lossy(&printed.stderr));
+    String::from_utf8(printed.stdout).unwrap().split("---\n").map(str::to_owned).collect()
+}
+
+/// The union of what documents allow.
+fn allowed_by(documents: &[String]) -> BTreeSet<String> {
+    documents.iter().flat_map(|document| allowed(&yaml_serde::from_str(document).unwrap())).collect()
+}
+
+/// With the reasons, but for the comment at the start of a file.
+#[test]
+fn the_roles_equal_the_output_of_listwatch_rbac() {
+    let file = |name: &str| {
+        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests").join(name)).unwrap()
+    };
+    for operator in operators() {
+        let role = file(&format!("{operator}/operator/role.yaml"));
+        let role = &role[role.find("apiVersion:").unwrap()..];
+        let renamed = |text: &String| text.replace(&format!("name: {operator}-operator"), "name: operator");
+        let printed: Vec<String> = rbac(&[&operator]).iter().map(renamed).collect();
+        assert_eq!(printed[0], role, "stale: cargo run -- rbac {operator}");
+        let leases = file("base/account.yaml");
+        assert!(leases.split("---\n").any(|document| document == printed[1]), "{}", printed[1]);
+        assert_eq!(printed.len(), 2);
+    }
+    let mut role = read("copyrator/operator/role.yaml").remove(0);
+    let patch = read("copyrator/secrets/role-patch.yaml").remove(0);
+    role["rules"].as_array_mut().unwrap().push(patch[0]["value"].clone());
+    assert_eq!(allowed_by(&rbac(&["copyrator", "--copyrator-secrets"])[..1]), allowed(&role));
+}
+
+/// The copyrator also needs rights in other namespaces, and those are no more than its ClusterRole has.
+#[test]
+fn with_namespaces_the_rights_are_in_roles() {
+    for operator in operators() {
+        let mut expected = allowed_by(&rbac(&[&operator])[..1]);
+        expected.insert("get namespaces.".to_owned());
+        let printed = rbac(&[&operator, "-n", "a,b"]);
+        let (leases, roles) = printed.split_last().unwrap();
+        assert!(leases.contains("leader-election") && !leases.contains("namespace:"), "{leases}");
+        assert_eq!(allowed_by(roles), expected);
+        for namespace in ["a", "b"] {
+            let mut own = roles.iter().filter(|role| role.contains(&format!("namespace: {namespace}\n")));
+            assert!(
+                own.next().unwrap().starts_with("apiVersion: rbac.authorization.k8s.io/v1\nkind: Role\n")
+            );
+            assert_eq!(own.next(), None);
+        }
+        let clusters: Vec<_> = roles.iter().filter(|role| role.contains("kind: ClusterRole\n")).collect();
+        match &*operator {
+            "copyrator" => assert!(!clusters[0].contains("flant.com") && clusters.len() == 1, "{clusters:?}"),
+            _ => assert_eq!(clusters, [""; 0]),
+        }
     }
 }
 

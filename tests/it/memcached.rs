@@ -282,7 +282,7 @@ async fn the_manifests_allow_exactly_the_requests_of_the_operator() {
         }
         until_reported(fixture).await;
         drop(running);
-        let mut allowed = manifests::allowed(&manifests::read("memcached/operator/role.yaml")[0]);
+        let mut allowed = manifests::allowed(&manifests::role("memcached"));
         // Never requested, but checked by an admission plugin: see the file.
         assert!(allowed.remove("update memcacheds/finalizers.cache.example.com"));
         // Only after a conflict, and for a repeated Event.

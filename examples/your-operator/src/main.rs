@@ -6,7 +6,7 @@ use listwatch::{
     children::{Children, Conditions},
     controller::{Controller, Next, Operator, Reconcile, ReconcileError},
     resource::{Key, Labels, MANAGED_BY, ObjectMeta, conditions::Verdict, kinds::ConfigMap},
-    runtime::{Runtime, RuntimeError, Setup},
+    runtime::{self, RuntimeError, Setup},
 };
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
@@ -69,7 +69,9 @@ fn main() -> Result<(), RuntimeError> {
             drop(sender.blocking_send(Key::namespaced("default", &name)));
         }
     });
-    Runtime::from_env()?.controller("example.com/pages", |setup| controller(&setup, wakes)).run()
+    runtime::main(OPERATOR, |runtime| {
+        runtime.controller("example.com/pages", |setup| controller(&setup, wakes))
+    })
 }
 
 #[cfg(test)]
