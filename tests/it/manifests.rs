@@ -1,6 +1,13 @@
 //! Tests that `manifests/` installs exactly what the code needs.
 
-use std::{collections::BTreeSet, env, ffi::OsStr, fs, path::Path, process::Command};
+use std::{
+    collections::BTreeSet,
+    env,
+    ffi::{OsStr, OsString},
+    fs,
+    path::Path,
+    process::Command,
+};
 
 use clap::ValueEnum;
 use http::Method;
@@ -188,38 +195,113 @@ fn the_chart_has_every_operator_and_the_version_of_the_crate() {
     }
 }
 
+/// What a program prints in `manifests/`.
+fn print(program: &OsStr, args: &[&str]) -> String {
+    let output = Command::new(program)
+        .args(args)
+        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/manifests"))
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The objects that a program prints, by kind and name.
+fn render(program: &OsStr, args: &[&str]) -> Vec<Value> {
+    let text = print(program, args);
+    let documents = yaml_serde::Deserializer::from_str(&text);
+    let mut objects: Vec<_> =
+        documents.map(|document| Value::deserialize(document).unwrap()).filter(Value::is_object).collect();
+    objects.sort_by_key(|object| format!("{} {}", object["kind"], object["metadata"]["name"]));
+    objects
+}
+
+/// `kubectl` in `KUBEBUILDER_ASSETS`.
+fn kubectl() -> Option<OsString> {
+    env::var_os("KUBEBUILDER_ASSETS").map(|assets| Path::new(&assets).join("kubectl").into_os_string())
+}
+
+/// Needs `KUBEBUILDER_ASSETS`.
+#[test]
+fn each_install_yaml_equals_its_kustomization() {
+    let Some(kubectl) = kubectl() else { return };
+    for operator in operators() {
+        let command = format!("kubectl kustomize manifests/{operator}");
+        let printed = format!("# Made by: {command}\n{}", print(&kubectl, &["kustomize", &operator]));
+        let file = format!("dist/{operator}/install.yaml");
+        let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(&file)).unwrap();
+        assert_eq!(text, printed, "stale: (echo '# Made by: {command}'; {command}) > {file}");
+    }
+}
+
+/// Instead of a ClusterRole, the operator has a Role with what `-n` needs, and watches its own namespace. Needs `KUBEBUILDER_ASSETS`.
+#[test]
+fn the_namespaced_overlays_have_a_role_for_one_namespace() {
+    let Some(kubectl) = kubectl() else { return };
+    for operator in operators().into_iter().filter(|operator| operator != "copyrator") {
+        let objects = render(&kubectl, &["kustomize", &format!("{operator}/namespaced")]);
+        let named = |kind: &str, name: &str| {
+            let mut found =
+                objects.iter().filter(|object| object["kind"] == kind && object["metadata"]["name"] == name);
+            let object = found.next().unwrap_or_else(|| panic!("{kind} {name}"));
+            assert_eq!((&object["metadata"]["namespace"], found.next()), (&json!("default"), None));
+            object
+        };
+        let name = format!("{operator}-operator");
+        let printed = rbac(&[&operator, "-n", "default"]);
+        assert_eq!(allowed(named("Role", &name)), allowed_by(&printed[..1]));
+        let binding = named("RoleBinding", &name);
+        let expected = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name});
+        assert_eq!(binding["roleRef"], expected);
+        assert_eq!(
+            binding["subjects"],
+            json!([{"kind": "ServiceAccount", "name": name, "namespace": "default"}])
+        );
+        let env = &named("Deployment", &name)["spec"]["template"]["spec"]["containers"][0]["env"];
+        let own = json!({"name": "WATCH_NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}});
+        assert!(env.as_array().unwrap().contains(&own), "{env}");
+        let cluster_wide = objects.iter().filter(|object| object["metadata"]["namespace"].is_null());
+        let kinds: BTreeSet<_> = cluster_wide.map(|object| object["kind"].as_str().unwrap()).collect();
+        assert_eq!(kinds, ["CustomResourceDefinition"].into());
+    }
+}
+
+/// Its ports are those that the Pods have. Needs `KUBEBUILDER_ASSETS`.
+#[test]
+fn the_network_policy_overlays_add_a_policy_for_the_pods_of_the_operator() {
+    let Some(kubectl) = kubectl() else { return };
+    for operator in operators() {
+        let mut objects = render(&kubectl, &["kustomize", &format!("{operator}/network-policy")]);
+        let at = objects.iter().position(|object| object["kind"] == "NetworkPolicy").unwrap();
+        let policy = objects.remove(at);
+        assert_eq!(objects, render(&kubectl, &["kustomize", &operator]));
+        let deployment = objects.iter().find(|object| object["kind"] == "Deployment").unwrap();
+        let (metadata, template) = (&deployment["metadata"], &deployment["spec"]["template"]);
+        assert_eq!(policy["metadata"]["namespace"], metadata["namespace"]);
+        assert_eq!(policy["spec"]["podSelector"]["matchLabels"], template["metadata"]["labels"]);
+        let ports = template["spec"]["containers"][0]["ports"].as_array().unwrap();
+        let names: BTreeSet<_> = ports.iter().map(|port| &port["name"]).map(Value::to_string).collect();
+        let open = policy["spec"]["ingress"][0]["ports"].as_array().unwrap();
+        let open: BTreeSet<_> = open.iter().map(|port| &port["port"]).map(Value::to_string).collect();
+        assert_eq!(open, names);
+    }
+}
+
 /// Needs `LISTWATCH_HELM`, and `kubectl` in `KUBEBUILDER_ASSETS`. Helm creates no Namespace, and keeps the CRDs.
 #[test]
 fn helm_and_kustomize_render_the_same_objects() {
-    let Some(assets) = env::var_os("KUBEBUILDER_ASSETS") else { return };
+    let Some(kubectl) = kubectl() else { return };
     let Some(helm) = env::var_os("LISTWATCH_HELM") else {
         // In CI, this test must not pass without rendering the chart.
         assert!(env::var_os("CI").is_none(), "CI needs LISTWATCH_HELM");
         eprintln!("LISTWATCH_HELM is not set: the chart is not rendered");
         return;
     };
-    let render = |program: &OsStr, args: &[&str]| {
-        let output = Command::new(program)
-            .args(args)
-            .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/manifests"))
-            .output()
-            .unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let text = String::from_utf8(output.stdout).unwrap();
-        let documents = yaml_serde::Deserializer::from_str(&text);
-        let mut objects: Vec<_> = documents
-            .map(|document| Value::deserialize(document).unwrap())
-            .filter(Value::is_object)
-            .collect();
-        objects.sort_by_key(|object| format!("{} {}", object["kind"], object["metadata"]["name"]));
-        objects
-    };
     let plain =
         operators().into_iter().map(|operator| (operator.clone(), operator, "copyrator.secrets=false"));
     let secrets = ("copyrator".to_owned(), "copyrator/secrets".to_owned(), "copyrator.secrets=true");
     for (operator, directory, value) in plain.chain([secrets]) {
-        let kubectl = Path::new(&assets).join("kubectl");
-        let mut expected = render(kubectl.as_os_str(), &["kustomize", &directory]);
+        let mut expected = render(&kubectl, &["kustomize", &directory]);
         expected.retain(|object| object["kind"] != "Namespace");
         for object in &mut expected {
             if object["kind"] == "CustomResourceDefinition" {
