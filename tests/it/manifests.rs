@@ -4,7 +4,7 @@ use std::{
     collections::BTreeSet,
     env,
     ffi::{OsStr, OsString},
-    fs,
+    fs, mem,
     path::Path,
     process::Command,
 };
@@ -185,7 +185,7 @@ fn the_chart_has_every_operator_and_the_version_of_the_crate() {
     let operators = operators();
     let schema = &read("chart/values.schema.json")[0];
     assert_eq!(schema["properties"]["operators"]["items"]["enum"], json!(operators));
-    assert_eq!(read("chart/values.yaml")[0]["operators"], json!(operators));
+    assert_eq!(read("chart/values.yaml")[0]["operators"], json!(["mywebserver"]));
     assert_eq!(read("chart/Chart.yaml")[0]["appVersion"], env!("CARGO_PKG_VERSION"));
     for operator in operators {
         assert_eq!(
@@ -287,20 +287,60 @@ fn the_network_policy_overlays_add_a_policy_for_the_pods_of_the_operator() {
     }
 }
 
+/// A row for each value, with its comment.
+#[test]
+fn the_readme_of_the_chart_lists_the_values() {
+    let file = |name: &str| {
+        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests/chart").join(name)).unwrap()
+    };
+    let (mut rows, mut comment, mut parent) = (Vec::new(), String::new(), String::new());
+    for line in file("values.yaml").lines().filter(|line| !line.is_empty()) {
+        if let Some(text) = line.trim().strip_prefix("# ") {
+            comment = text.to_owned();
+            continue;
+        }
+        let (key, value) = line.split_once(':').unwrap();
+        match (key.strip_prefix("  "), value.trim()) {
+            (None, "") => parent = format!("{key}."),
+            (None, value) => rows.push(format!("| `{key}` | `{value}` | {} |", mem::take(&mut comment))),
+            (Some(key), value) => {
+                rows.push(format!("| `{parent}{key}` | `{value}` | {} |", mem::take(&mut comment)));
+            }
+        }
+    }
+    let readme = file("README.md");
+    let (_, table) = readme.split_once("|---|---|---|\n").unwrap();
+    assert_eq!(table.lines().collect::<Vec<_>>(), rows);
+    assert!(rows.len() > 20 && !rows.iter().any(|row| row.ends_with("|  |")), "{rows:?}");
+}
+
+/// The helm of `LISTWATCH_HELM`.
+fn helm() -> Option<OsString> {
+    let helm = env::var_os("LISTWATCH_HELM");
+    // In CI, a run with a real API server must not pass without rendering the chart.
+    let must_render = env::var_os("CI").is_some() && env::var_os("KUBEBUILDER_ASSETS").is_some();
+    assert!(helm.is_some() || !must_render, "CI needs LISTWATCH_HELM");
+    if helm.is_none() {
+        eprintln!("LISTWATCH_HELM is not set: the chart is not rendered");
+    }
+    helm
+}
+
 /// Needs `LISTWATCH_HELM`, and `kubectl` in `KUBEBUILDER_ASSETS`. Helm creates no Namespace, and keeps the CRDs.
 #[test]
 fn helm_and_kustomize_render_the_same_objects() {
-    let Some(kubectl) = kubectl() else { return };
-    let Some(helm) = env::var_os("LISTWATCH_HELM") else {
-        // In CI, this test must not pass without rendering the chart.
-        assert!(env::var_os("CI").is_none(), "CI needs LISTWATCH_HELM");
-        eprintln!("LISTWATCH_HELM is not set: the chart is not rendered");
-        return;
-    };
+    let (Some(kubectl), Some(helm)) = (kubectl(), helm()) else { return };
     let plain =
         operators().into_iter().map(|operator| (operator.clone(), operator, "copyrator.secrets=false"));
     let secrets = ("copyrator".to_owned(), "copyrator/secrets".to_owned(), "copyrator.secrets=true");
-    for (operator, directory, value) in plain.chain([secrets]) {
+    let mut all: Vec<_> = plain.chain([secrets]).collect();
+    for operator in operators() {
+        all.push((operator.clone(), format!("{operator}/network-policy"), "networkPolicy.enabled=true"));
+        if operator != "copyrator" {
+            all.push((operator.clone(), format!("{operator}/namespaced"), "namespaced=true"));
+        }
+    }
+    for (operator, directory, value) in all {
         let mut expected = render(&kubectl, &["kustomize", &directory]);
         expected.retain(|object| object["kind"] != "Namespace");
         for object in &mut expected {
@@ -308,22 +348,120 @@ fn helm_and_kustomize_render_the_same_objects() {
                 object["metadata"]["annotations"] = json!({"helm.sh/resource-policy": "keep"});
             }
         }
-        let (namespace, chosen) = (format!("{operator}-system"), format!("operators={{{operator}}}"));
-        let args = ["template", "any", "chart", "--namespace", &namespace, "--set", &chosen, "--set", value];
+        let is_own = directory.ends_with("/namespaced");
+        let namespace = if is_own { "default".to_owned() } else { format!("{operator}-system") };
+        let chosen = format!("operators={{{operator}}}");
+        let args = ["template", "any", "chart", "--skip-tests", "--namespace", &namespace];
+        let args = [&args[..], &["--set", &chosen, "--set", value]].concat();
         assert_eq!(render(&helm, &args), expected, "{directory}");
         assert!(expected.len() >= 5, "{expected:?}");
     }
-    let deployment = |values: &[&str]| {
-        let args = [&["template", "any", "chart", "--set", "operators={mywebserver}"], values].concat();
-        let mut objects = render(&helm, &args);
-        objects.retain(|object| object["kind"] == "Deployment");
-        objects.remove(0)["spec"].take()
+}
+
+/// The objects of the chart in the namespace `web`, with these values.
+fn chart(helm: &OsStr, values: &[&str]) -> Vec<Value> {
+    let values = values.iter().flat_map(|value| ["--set", value]);
+    let args: Vec<_> = ["template", "any", "chart", "--namespace", "web"].into_iter().chain(values).collect();
+    render(helm, &args)
+}
+
+/// Needs `LISTWATCH_HELM`.
+#[test]
+fn each_value_of_the_chart_changes_what_it_names() {
+    let Some(helm) = helm() else { return };
+    let of = |kind: &str, values: &[&str]| {
+        let objects = chart(&helm, values).into_iter();
+        objects.filter(|object| object["kind"] == kind).collect::<Vec<_>>()
     };
+    let deployment = |values: &[&str]| of("Deployment", values).remove(0)["spec"].take();
     // As with `--reuse-values` from a chart that had no such value.
-    assert_eq!(deployment(&["--set", "replicas=null"])["replicas"], 2);
-    assert_eq!(deployment(&["--set", "replicas=0"])["replicas"], 0);
-    let alone = deployment(&["--set", "replicas=1,flags={--leader-elect=false}"]);
+    assert_eq!(deployment(&["replicas=null"])["replicas"], 2);
+    assert_eq!(deployment(&["replicas=0"])["replicas"], 0);
+    let alone = deployment(&["replicas=1", "extraArgs={--leader-elect=false}"]);
     assert_eq!((&alone["replicas"], &alone["strategy"]), (&json!(1), &json!({"type": "Recreate"})));
+
+    let set = deployment(&[
+        "podLabels.team=web,podLabels.app\\.kubernetes\\.io/name=other",
+        "podAnnotations.note=text",
+        "priorityClassName=high",
+        "nodeSelector.disk=ssd",
+        "tolerations[0].operator=Exists",
+        "affinity.podAntiAffinity.a=b",
+        "imagePullSecrets[0].name=key",
+        "resources.limits.memory=1Gi",
+        "extraEnv[0].name=A,extraEnv[0].value=b",
+        "extraArgs={--log-level,debug}",
+        "image.repository=registry.example/listwatch,image.tag=next,image.pullPolicy=Always",
+    ]);
+    let template = &set["template"];
+    let labels = json!({"app.kubernetes.io/name": "mywebserver-operator", "team": "web"});
+    assert_eq!(template["metadata"]["labels"], labels);
+    assert_eq!(set["selector"]["matchLabels"], json!({"app.kubernetes.io/name": "mywebserver-operator"}));
+    assert_eq!(template["metadata"]["annotations"]["note"], "text");
+    let pod = &template["spec"];
+    assert_eq!(pod["priorityClassName"], "high");
+    assert_eq!(pod["nodeSelector"], json!({"disk": "ssd"}));
+    assert_eq!(pod["tolerations"], json!([{"operator": "Exists"}]));
+    assert_eq!(pod["affinity"], json!({"podAntiAffinity": {"a": "b"}}));
+    assert_eq!(pod["imagePullSecrets"], json!([{"name": "key"}]));
+    let container = &pod["containers"][0];
+    assert_eq!(container["resources"]["limits"], json!({"memory": "1Gi"}));
+    assert_eq!(container["resources"]["requests"]["memory"], "16Mi");
+    let env = container["env"].as_array().unwrap();
+    assert_eq!(env.last(), Some(&json!({"name": "A", "value": "b"})));
+    assert_eq!(container["args"], json!(["run", "mywebserver", "--log-level", "debug"]));
+    assert_eq!(container["image"], "registry.example/listwatch:next");
+    assert_eq!(container["imagePullPolicy"], "Always");
+
+    assert_eq!(of("PodDisruptionBudget", &["podDisruptionBudget.enabled=false"]), [Value::Null; 0]);
+    assert_eq!(of("CustomResourceDefinition", &["crds.enabled=false"]), [Value::Null; 0]);
+    let definition = &of("CustomResourceDefinition", &["crds.keep=false"])[0];
+    assert_eq!(definition["metadata"]["annotations"], Value::Null);
+    let account = &of("ServiceAccount", &["serviceAccount.name=me,serviceAccount.annotations.a=b"])[0];
+    let metadata = &account["metadata"];
+    assert_eq!((&metadata["name"], &metadata["annotations"]), (&json!("me"), &json!({"a": "b"})));
+    let existing = ["serviceAccount.create=false,serviceAccount.name=me"];
+    assert_eq!(of("ServiceAccount", &existing), [Value::Null; 0]);
+    assert_eq!(deployment(&existing)["template"]["spec"]["serviceAccountName"], "me");
+    let bindings = [of("RoleBinding", &existing), of("ClusterRoleBinding", &existing)].concat();
+    assert!(bindings.len() == 2 && bindings.iter().all(|binding| binding["subjects"][0]["name"] == "me"));
+    assert_eq!(of("Pod", &[])[0]["spec"]["containers"][0]["args"][0], "get");
+
+    for (values, problem) in [
+        ("extraargs={}", "additional properties 'extraargs' not allowed"),
+        ("image.name=a", "additional properties 'name' not allowed"),
+        ("operators={nothing}", "value must be one of"),
+        ("replicas=-1", "minimum"),
+        ("namespaced=2", "want boolean"),
+        ("serviceAccount.create=false", "give the name of a ServiceAccount"),
+        ("operators={mywebserver,memcached},serviceAccount.name=me", "each has a ServiceAccount of its own"),
+        ("operators={copyrator},namespaced=true", "not for the copyrator"),
+    ] {
+        let output = Command::new(&helm)
+            .args(["template", "any", "manifests/chart", "--set", values])
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .output()
+            .unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && error.contains(problem), "{values}: {error}");
+    }
+}
+
+/// Somebody who has only the package has no directories beside it. Needs `LISTWATCH_HELM`.
+#[test]
+fn the_packaged_chart_has_files_in_place_of_links() {
+    let Some(helm) = helm() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let destination = dir.path().to_str().unwrap();
+    print(&helm, &["package", "chart", "--destination", destination]);
+    let package = fs::read_dir(destination).unwrap().next().unwrap().unwrap().path();
+    let package = package.to_str().unwrap();
+    let all = format!("operators={{{}}}", operators().join(","));
+    let rendered = |from: &str| render(&helm, &["template", "any", from, "--set", &all]);
+    assert_eq!(rendered(package), rendered("chart"));
+    let entries = Command::new("tar").args(["-tvzf", package]).output().unwrap();
+    let entries = String::from_utf8(entries.stdout).unwrap();
+    assert!(entries.lines().count() > 20 && entries.lines().all(|line| line.starts_with('-')), "{entries}");
 }
 
 /// Why an operator cannot read this object, if so.
