@@ -262,7 +262,11 @@ fn the_namespaced_overlays_have_a_role_for_one_namespace() {
         assert!(env.as_array().unwrap().contains(&own), "{env}");
         let cluster_wide = objects.iter().filter(|object| object["metadata"]["namespace"].is_null());
         let kinds: BTreeSet<_> = cluster_wide.map(|object| object["kind"].as_str().unwrap()).collect();
-        assert_eq!(kinds, ["CustomResourceDefinition"].into());
+        // The ClusterRoles are those of users.
+        assert_eq!(kinds, ["ClusterRole", "CustomResourceDefinition"].into());
+        let roles = objects.iter().filter(|object| object["kind"] == "ClusterRole");
+        let users = read(&format!("{operator}/users/roles.yaml"));
+        assert!(roles.eq(&users), "{users:?}");
     }
 }
 
@@ -284,6 +288,47 @@ fn the_network_policy_overlays_add_a_policy_for_the_pods_of_the_operator() {
         let open = policy["spec"]["ingress"][0]["ports"].as_array().unwrap();
         let open: BTreeSet<_> = open.iter().map(|port| &port["port"]).map(Value::to_string).collect();
         assert_eq!(open, names);
+    }
+}
+
+/// The roles of users follow from the CRD. A user who may write a CopyratorRule in one namespace writes into others by it, so the
+/// built-in roles do not have that.
+#[test]
+fn the_roles_of_users_have_the_resources_of_the_crd() {
+    for operator in operators() {
+        let definition = BuiltIn::from_str(&operator, false).unwrap().definitions().remove(0);
+        let spec = &definition["spec"];
+        let (group, plural) = (spec["group"].as_str().unwrap(), spec["names"]["plural"].as_str().unwrap());
+        let versions = spec["versions"].as_array().unwrap();
+        let is_scalable = versions.iter().all(|version| version["subresources"]["scale"].is_object());
+        let read_verbs = ["get", "list", "watch"];
+        let write_verbs = ["create", "update", "patch", "delete", "deletecollection"];
+        let roles = read(&format!("{operator}/users/roles.yaml"));
+        assert_eq!(roles.len(), 3);
+        for (role, (name, built_in)) in
+            roles.iter().zip([("admin", "admin"), ("editor", "edit"), ("viewer", "view")])
+        {
+            let mut expected: BTreeSet<_> = read_verbs.map(|verb| format!("{verb} {plural}.{group}")).into();
+            expected.insert(format!("get {plural}/status.{group}"));
+            if is_scalable {
+                expected.insert(format!("get {plural}/scale.{group}"));
+            }
+            if name != "viewer" {
+                expected.extend(write_verbs.map(|verb| format!("{verb} {plural}.{group}")));
+                if is_scalable {
+                    expected.extend(["update", "patch"].map(|verb| format!("{verb} {plural}/scale.{group}")));
+                }
+            }
+            if name == "admin" {
+                expected.insert(format!("update {plural}/finalizers.{group}"));
+            }
+            assert_eq!(allowed(role), expected, "{operator}-{name}");
+            assert_eq!(role["metadata"]["name"], format!("{operator}-{name}"));
+            let label = format!("rbac.authorization.k8s.io/aggregate-to-{built_in}");
+            let is_part = operator != "copyrator" || name == "viewer";
+            let labels = if is_part { json!({ label: "true" }) } else { Value::Null };
+            assert_eq!(role["metadata"]["labels"], labels);
+        }
     }
 }
 
@@ -344,7 +389,9 @@ fn helm_and_kustomize_render_the_same_objects() {
         let mut expected = render(&kubectl, &["kustomize", &directory]);
         expected.retain(|object| object["kind"] != "Namespace");
         for object in &mut expected {
-            if object["kind"] == "CustomResourceDefinition" {
+            let is_of_users = object["kind"] == "ClusterRole"
+                && !object["metadata"]["name"].as_str().unwrap().ends_with("-operator");
+            if object["kind"] == "CustomResourceDefinition" || is_of_users {
                 object["metadata"]["annotations"] = json!({"helm.sh/resource-policy": "keep"});
             }
         }
