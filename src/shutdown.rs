@@ -1,14 +1,20 @@
-//! Signals: the first SIGTERM, SIGINT or SIGHUP asks the work to stop, the second one drops it. `controller.rs` waits for the
-//! running reconciles.
+//! Signals: the first SIGTERM, SIGINT or SIGHUP (on Windows Ctrl-C, Ctrl-Break or a closed console) asks the work to stop, the
+//! second one drops it. `controller.rs` waits for the running reconciles.
 
-use std::{fs, future, io};
+#[cfg(unix)]
+mod unix;
+#[cfg(windows)]
+mod windows;
 
-use tokio::{
-    runtime,
-    signal::unix::{Signal, SignalKind, signal},
-    sync::watch,
-};
+use std::io;
+
+use tokio::{runtime, sync::watch};
 use tracing::{info, warn};
+
+#[cfg(unix)]
+pub(crate) use self::unix::Signals;
+#[cfg(windows)]
+pub(crate) use self::windows::ConsoleEvents as Signals;
 
 /// Why the work did not come to its end.
 #[derive(Debug, thiserror::Error)]
@@ -70,47 +76,4 @@ async fn until_signal<F: Future>(work: impl FnOnce(Stop) -> F) -> Result<F::Outp
         output = work => Ok(output),
         () = signals => Err(ShutdownError::AtOnce),
     }
-}
-
-/// The signals that ask a process to stop.
-pub(crate) struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-    /// The terminal was closed. `None`: `nohup` started this process, so a hangup must not stop it.
-    hangup: Option<Signal>,
-}
-
-impl Signals {
-    /// Listens from now on. A listener keeps a signal from ending the process.
-    pub(crate) fn listen() -> Result<Signals, ShutdownError> {
-        let listen = |kind| signal(kind).map_err(ShutdownError::Signals);
-        Ok(Signals {
-            terminate: listen(SignalKind::terminate())?,
-            interrupt: listen(SignalKind::interrupt())?,
-            hangup: if ignores_hangup() { None } else { Some(listen(SignalKind::hangup())?) },
-        })
-    }
-
-    /// Waits for a signal. Returns its name, and the exit code that a shell reports for it.
-    pub(crate) async fn next(&mut self) -> (&'static str, u8) {
-        tokio::select! {
-            _ = self.terminate.recv() => ("SIGTERM", 143),
-            _ = self.interrupt.recv() => ("SIGINT", 130),
-            () = hung_up(&mut self.hangup) => ("SIGHUP", 129),
-        }
-    }
-}
-
-async fn hung_up(hangup: &mut Option<Signal>) {
-    match hangup {
-        Some(hangup) => drop(hangup.recv().await),
-        None => future::pending().await,
-    }
-}
-
-/// Whether this process ignores SIGHUP: the first bit of a mask in hexadecimal. See proc_pid_status(5).
-fn ignores_hangup() -> bool {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap_or_default();
-    u64::from_str_radix(mask.trim(), 16).is_ok_and(|mask| mask & 1 == 1)
 }

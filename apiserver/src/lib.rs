@@ -74,9 +74,8 @@ mod tests;
 use std::{
     collections::{HashMap, VecDeque},
     fmt,
-    fs::{DirBuilder, File, Permissions},
+    fs::{DirBuilder, File},
     io::{self, Write},
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt},
     path::Path,
     sync::{Arc, Mutex},
     time::{Duration, SystemTime},
@@ -252,20 +251,15 @@ impl ApiServer {
     }
 
     /// Writes `token`, `ca.crt` and `namespace`, as in the directory `/var/run/secrets/kubernetes.io/serviceaccount` of
-    /// a Pod. Only the owner can read them.
+    /// a Pod. Only the owner can read them; on Windows, the access list of the directory above decides.
     ///
     /// # Errors
     ///
     /// If the files cannot be written.
     pub fn write_service_account(&self, dir: &Path) -> io::Result<()> {
-        // The mode applies only to a new directory: an existing one keeps its mode.
-        DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+        create_private_dir(dir)?;
         for (name, text) in [("token", self.token()), ("ca.crt", self.ca_pem()), ("namespace", "default")] {
-            let path = dir.join(name);
-            let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&path)?;
-            // An existing file has kept its mode.
-            file.set_permissions(Permissions::from_mode(0o600))?;
-            file.write_all(text.as_bytes())?;
+            write_private(&dir.join(name), text)?;
         }
         Ok(())
     }
@@ -340,4 +334,24 @@ impl Drop for ApiServer {
     fn drop(&mut self) {
         self.tasks.abort();
     }
+}
+
+/// Creates a directory for its owner alone. An existing one keeps its mode. Windows has no modes.
+fn create_private_dir(dir: &Path) -> io::Result<()> {
+    let mut builder = DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.recursive(true).create(dir)
+}
+
+/// Writes a file that only its owner can read. Windows has no modes.
+fn write_private(path: &Path, text: &str) -> io::Result<()> {
+    let mut options = File::options();
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let mut file = options.write(true).create(true).truncate(true).open(path)?;
+    // An existing file has kept its mode.
+    #[cfg(unix)]
+    file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
+    file.write_all(text.as_bytes())
 }

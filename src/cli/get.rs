@@ -4,7 +4,6 @@
 use std::{
     ffi::OsStr,
     io::{self, Write},
-    os::fd::AsFd,
     path::PathBuf,
     time::Instant,
 };
@@ -13,7 +12,6 @@ use clap::{
     Arg, Args, Command, ValueEnum,
     builder::{PossibleValue, StringValueParser, TypedValueParser},
 };
-use tokio::{io::Interest, net::unix::pipe::Sender};
 use tracing::Level;
 
 use super::{
@@ -375,13 +373,22 @@ fn check_collection(target: &str) -> Result<(), Failure> {
 }
 
 /// Waits until the reader of standard output has closed it: a watch may be quiet for long after `| head -1` has ended.
+#[cfg(unix)]
 async fn reader_is_gone() {
+    use std::os::fd::AsFd;
+    use tokio::{io::Interest, net::unix::pipe::Sender};
     // A regular file cannot be waited for, and has no reader.
     let stdout = io::stdout().as_fd().try_clone_to_owned().and_then(Sender::from_owned_fd_unchecked);
     match stdout {
         Ok(stdout) if stdout.ready(Interest::ERROR).await.is_ok() => {}
         Ok(_) | Err(_) => std::future::pending().await,
     }
+}
+
+/// Elsewhere, the next line that cannot be written shows it.
+#[cfg(not(unix))]
+async fn reader_is_gone() {
+    std::future::pending().await
 }
 
 impl Wanted {

@@ -3,7 +3,6 @@
 use std::{
     fs::{self, File, OpenOptions},
     io::{ErrorKind, Write},
-    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
 };
 
@@ -62,7 +61,7 @@ pub(super) fn create(flag: &str, path: &Path, mode: u32) -> Result<File, Failure
     if is_special(path) {
         return Err(special(flag, path));
     }
-    OpenOptions::new().write(true).create_new(true).mode(mode).open(path).map_err(|error| {
+    new_file(mode).open(path).map_err(|error| {
         let path = path.display();
         match error.kind() {
             ErrorKind::AlreadyExists => {
@@ -71,4 +70,15 @@ pub(super) fn create(flag: &str, path: &Path, mode: u32) -> Result<File, Failure
             _ => Failure::Runtime(format!("{flag} {path}: {error}")),
         }
     })
+}
+
+/// The options of a new file with this mode. Windows has no modes: a file there has the access list of its directory.
+pub(super) fn new_file(mode: u32) -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, mode);
+    #[cfg(not(unix))]
+    let _ = mode;
+    options
 }

@@ -28,7 +28,6 @@ use cel::{
     extensions,
 };
 use chrono::{DateTime, NaiveTime};
-use rustix::time::{ClockId, clock_gettime};
 use serde_json::Value;
 
 use crate::{
@@ -101,8 +100,19 @@ pub(crate) fn check(
 }
 
 /// The CPU time that this thread has used.
+#[cfg(unix)]
 fn cpu_time() -> Duration {
+    use rustix::time::{ClockId, clock_gettime};
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
+}
+
+/// The time since the first call: safe code cannot ask Windows for the CPU time. On a busy machine, a rule may fail there that
+/// would pass elsewhere.
+#[cfg(not(unix))]
+fn cpu_time() -> Duration {
+    use std::{sync::LazyLock, time::Instant};
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+    START.elapsed()
 }
 
 /// Most tokens in a rule. Each operator of CEL in a rule adds a level of recursion to its evaluation. The longest rules of well-known CRDs

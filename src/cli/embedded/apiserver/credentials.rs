@@ -8,9 +8,7 @@
 //! ```
 
 use std::{
-    fs::{File, Permissions},
     io::{self, Write},
-    os::unix::fs::{OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
 };
 
@@ -20,7 +18,7 @@ use tempfile::{Builder, TempDir};
 
 use super::say;
 use crate::{
-    cli::failure::Failure,
+    cli::{failure::Failure, output_file::new_file},
     client::{Config, Env, Error, Options},
 };
 
@@ -36,9 +34,7 @@ pub(in super::super) struct CredentialFiles {
 impl CredentialFiles {
     /// Writes the files into a new directory of this one.
     pub(in super::super) fn write(server: &ApiServer, parent: &Path) -> Result<CredentialFiles, Failure> {
-        let only_owner = Permissions::from_mode(0o700);
-        let dir = Builder::new().prefix("listwatch-").permissions(only_owner).tempdir_in(parent);
-        let written = dir.and_then(|dir| {
+        let written = private_dir(parent).and_then(|dir| {
             let credentials = CredentialFiles { dir, url: server.url() };
             server.write_service_account(credentials.dir.path())?;
             write_private(&credentials.file(KUBECONFIG), &server.kubeconfig())?;
@@ -88,9 +84,17 @@ impl CredentialFiles {
     }
 }
 
+/// Creates a directory for its owner alone. Windows has no modes: there, the directory for temporary files is the user's own.
+fn private_dir(parent: &Path) -> io::Result<TempDir> {
+    let mut builder = Builder::new();
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o700));
+    builder.prefix("listwatch-").tempdir_in(parent)
+}
+
 /// Writes a new file that only its owner can read.
 fn write_private(path: &Path, text: &str) -> io::Result<()> {
-    File::options().write(true).create_new(true).mode(0o600).open(path)?.write_all(text.as_bytes())
+    new_file(0o600).open(path)?.write_all(text.as_bytes())
 }
 
 /// A path as a word for a shell.
