@@ -74,6 +74,7 @@ mod clients;
 mod curl;
 mod course;
 mod docs;
+mod fields;
 mod layers;
 mod log;
 mod manifests;
