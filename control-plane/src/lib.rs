@@ -144,6 +144,25 @@ fn binary(name: &str) -> PathBuf {
     path
 }
 
+/// The minor version of the kube-apiserver in `KUBEBUILDER_ASSETS`: 36 for v1.36.3.
+pub fn minor_version() -> u32 {
+    static MINOR: LazyLock<u32> = LazyLock::new(|| {
+        let output = Command::new(binary("kube-apiserver")).arg("--version").output().unwrap();
+        let version = String::from_utf8(output.stdout).unwrap();
+        version.split('.').nth(1).and_then(|minor| minor.parse().ok()).expect("Kubernetes v1.36.3")
+    });
+    *MINOR
+}
+
+/// The API version of MutatingAdmissionPolicies, which older servers have behind a feature gate.
+pub fn mutating_policies() -> &'static str {
+    match minor_version() {
+        ..=33 => "v1alpha1",
+        34..=35 => "v1beta1",
+        36.. => "v1",
+    }
+}
+
 /// A port on which no program listens, and each port once: another control plane may have it and not listen yet. It is none
 /// of those that Linux gives to outgoing connections, 32768 and more: one of these could take the port, too.
 fn free_port() -> u16 {
@@ -206,6 +225,10 @@ impl ControlPlane {
         let mut log = File::options().append(true).open(self.dir.path().join("audit.log")).unwrap();
         writeln!(log, "\n{}", json!({"stage": STARTED})).unwrap();
         let is_recent = self.http != Http::AnyBefore132;
+        let mut gates = format!("WatchList={is_recent},ListFromCacheSnapshot={is_recent}");
+        if mutating_policies() != "v1" {
+            gates += ",MutatingAdmissionPolicy=true";
+        }
         let flag = [
             ("etcd-servers", format!("http://127.0.0.1:{}", self.etcd_ports[0])),
             ("bind-address", "127.0.0.1".to_owned()),
@@ -224,7 +247,8 @@ impl ControlPlane {
             ("audit-policy-file", "audit.yaml".to_owned()),
             ("audit-log-path", "audit.log".to_owned()),
             ("disable-http2-serving", (self.http == Http::One).to_string()),
-            ("feature-gates", format!("WatchList={is_recent},ListFromCacheSnapshot={is_recent}")),
+            ("feature-gates", gates),
+            ("runtime-config", format!("admissionregistration.k8s.io/{}=true", mutating_policies())),
             // After SIGTERM `/readyz` fails at once; later requests are refused, and watches end.
             ("shutdown-delay-duration", "2s".to_owned()),
             ("shutdown-send-retry-after", "true".to_owned()),

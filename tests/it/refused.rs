@@ -6,7 +6,7 @@ use std::cell::Cell;
 use http::Method;
 use listwatch::{client::Error, operators::BuiltIn};
 use listwatch_apiserver::{Fault, Planned};
-use listwatch_control_plane::eventually;
+use listwatch_control_plane::{eventually, mutating_policies};
 use serde_json::{Value, json};
 
 use crate::{
@@ -342,7 +342,6 @@ async fn check_created_after_refusal(fixture: &Fixture) {
     assert!(!log.lines().any(|line| line.contains("created again") && line.contains("mws-web")), "{log}");
 }
 
-const ADMISSION: &str = "/apis/admissionregistration.k8s.io/v1";
 const WEBHOOKS: &str = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
 
 /// Installs a `mutating` or `validating` admission policy for each write of a Deployment in this namespace, and waits
@@ -366,9 +365,15 @@ async fn install_policy(
     }
     for (resource, spec) in [("policies", spec), ("policybindings", binding)] {
         let object = json!({"metadata": {"name": name}, "spec": spec});
-        fixture.try_create(&format!("{ADMISSION}/{kind}admission{resource}"), &object).await.unwrap();
+        fixture.try_create(&policy_path(kind, resource), &object).await.unwrap();
     }
     until_enforced(fixture, is_in_force).await;
+}
+
+/// The collection of `mutating` or `validating` admission `policies` or `policybindings`.
+fn policy_path(kind: &str, resource: &str) -> String {
+    let version = if kind == "mutating" { mutating_policies() } else { "v1" };
+    format!("/apis/admissionregistration.k8s.io/{version}/{kind}admission{resource}")
 }
 
 /// Waits until the answer to a user's write shows that a policy or webhook is in force, or no longer in force.
@@ -392,7 +397,7 @@ async fn until_enforced(fixture: &Fixture, is_in_force: impl Fn(&Result<Value, E
 
 async fn remove_policy(fixture: &Fixture, kind: &str) {
     for resource in ["policybindings", "policies"] {
-        let path = format!("{ADMISSION}/{kind}admission{resource}/{}", fixture.namespace);
+        let path = format!("{}/{}", policy_path(kind, resource), fixture.namespace);
         fixture.send(http::Method::DELETE, &path, "application/json", &Value::Null).await.unwrap();
     }
 }

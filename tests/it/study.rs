@@ -19,7 +19,7 @@ use std::{
 use http::Method;
 use listwatch::{client::Request, watch::Lists};
 use listwatch_apiserver::{ApiServer, Fault, Options, Planned};
-use listwatch_control_plane::{eventually, saw};
+use listwatch_control_plane::{eventually, minor_version, saw};
 use regex::{Captures, Regex};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -362,7 +362,7 @@ async fn an_answer_that_is_no_object_is_indented() {
         let reader = Reader::admin(fixture);
         for form in ["short", "wide"] {
             let version = reader.run(&format!("get /version -o {form}")).await.succeeded();
-            assert!(version.contains("\n  \"gitVersion\": \"v1.36"), "{version}");
+            assert!(version.contains("\n  \"gitVersion\": \"v1."), "{version}");
         }
     })
     .await;
@@ -390,6 +390,10 @@ async fn a_watch_of_a_table_shows_the_type_of_each_event_and_explains_it() {
             (initial, "--table -o name", ["a", "", ""], "BOOKMARK"),
             (&changes, "-o name", ["service/longer", "service/longer", ""], "/longer was deleted"),
         ] {
+            // Before 1.34, a streaming list, which `--allow-watch-bookmarks` makes of the first watch, cannot be a Table.
+            if args == initial && !fixture.is_embedded() && minor_version() < 34 {
+                continue;
+            }
             let Ran { code, stdout, stderr } = reader.run(&format!("{args} {form} --explain")).await;
             assert_eq!(code, Some(0), "{stderr}");
             let starts: Vec<_> = starts.into_iter().filter(|start| !start.is_empty()).collect();

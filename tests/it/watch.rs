@@ -10,7 +10,7 @@ use listwatch::{
     watch::Lists,
 };
 use listwatch_apiserver::{Fault, RequestRecord};
-use listwatch_control_plane::eventually;
+use listwatch_control_plane::{eventually, minor_version};
 use serde_json::{Value, json};
 
 use crate::{
@@ -176,7 +176,10 @@ async fn a_watch_gets_all_events_of_the_history_and_410_before_it() {
         let (namespaces, webs) = ("/api/v1/namespaces", "/apis/k8sobjects.gsa.com/v2/mywebservers");
         let (added, expired) = ((json!("ADDED"), json!(null)), (json!("ERROR"), json!(410)));
         fixture.install(&manifests::crd()).await;
-        assert_eq!(first(namespaces, "1").await, added, "{}", fixture.name);
+        // That of kube-apiserver 1.33 begins after its own first writes.
+        if fixture.is_embedded() || minor_version() >= 36 {
+            assert_eq!(first(namespaces, "1").await, added, "{}", fixture.name);
+        }
         assert_eq!(first(webs, "1").await, expired, "{}", fixture.name);
 
         match &fixture.server {

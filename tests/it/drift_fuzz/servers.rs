@@ -12,7 +12,7 @@ use std::sync::{
 use fastrand::Rng;
 use listwatch::client::Error;
 use listwatch_apiserver::{ApiServer, Options};
-use listwatch_control_plane::{has_assets, unique};
+use listwatch_control_plane::{has_assets, minor_version, unique};
 use serde_json::{Value, json};
 
 use super::{
@@ -37,7 +37,8 @@ static DIFFERENCES: AtomicUsize = AtomicUsize::new(0);
 
 #[tokio::test]
 async fn an_edit_has_the_same_result_on_kube_apiserver_and_on_the_embedded_server() {
-    if !has_assets() {
+    // The embedded server answers as this version does.
+    if !has_assets() || minor_version() != 36 {
         return;
     }
     let control_plane = fixture::shared_control_plane().await;
