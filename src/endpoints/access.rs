@@ -44,7 +44,7 @@ const TOKEN_BYTES_MAX: usize = 16 * 1024;
 pub(super) struct Access {
     client: Client,
     /// By the hashes of tokens and paths.
-    known: Mutex<HashMap<Vec<u8>, (Permission, Instant)>>,
+    known: Mutex<HashMap<Vec<u8>, (Grant, Instant)>>,
     /// Reviews at a time: clients without a valid token cause them, too.
     reviews: Semaphore,
     /// The last problem, so that each is one warning.
@@ -52,7 +52,7 @@ pub(super) struct Access {
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Permission {
+enum Grant {
     Allowed,
     Unauthenticated,
     Forbidden,
@@ -78,15 +78,15 @@ impl Access {
         let (verb, path) = (request.method().as_str().to_lowercase(), request.uri().path());
         let permission = match token {
             Some(token) => self.permission(token, &verb, path).await,
-            None => Ok(Permission::Unauthenticated),
+            None => Ok(Grant::Unauthenticated),
         };
         let (status, text) = match permission {
-            Ok(Permission::Allowed) => return Ok(()),
-            Ok(Permission::Unauthenticated) => (
+            Ok(Grant::Allowed) => return Ok(()),
+            Ok(Grant::Unauthenticated) => (
                 StatusCode::UNAUTHORIZED,
                 "needs a token of this cluster: Authorization: Bearer …\n".to_owned(),
             ),
-            Ok(Permission::Forbidden) => {
+            Ok(Grant::Forbidden) => {
                 (StatusCode::FORBIDDEN, format!("needs the verb {verb} for the nonResourceURL {path}\n"))
             }
             Err(error) => {
@@ -106,7 +106,7 @@ impl Access {
         Err(refusal)
     }
 
-    async fn permission(&self, token: &str, verb: &str, path: &str) -> Result<Permission, String> {
+    async fn permission(&self, token: &str, verb: &str, path: &str) -> Result<Grant, String> {
         let question = digest(&SHA256, format!("{verb} {path}\n{token}").as_bytes()).as_ref().to_vec();
         if let Some((permission, until)) = locked(&self.known).get(&question)
             && Instant::now() < *until
@@ -120,12 +120,12 @@ impl Access {
         let permission = timeout(REVIEW_LIMIT, ask)
             .await
             .unwrap_or_else(|_| Err(format!("no answer within {} s", REVIEW_LIMIT.as_secs())))?;
-        let time = if permission == Permission::Allowed { ALLOWED_FOR } else { REFUSED_FOR };
+        let time = if permission == Grant::Allowed { ALLOWED_FOR } else { REFUSED_FOR };
         let now = Instant::now();
         let mut known = locked(&self.known);
         if known.len() >= KNOWN_MAX {
             // Refused tokens cost nothing to their sender.
-            known.retain(|_, (permission, until)| *permission == Permission::Allowed && now < *until);
+            known.retain(|_, (permission, until)| *permission == Grant::Allowed && now < *until);
         }
         if known.len() < KNOWN_MAX {
             known.insert(question, (permission, now + time));
@@ -133,10 +133,10 @@ impl Access {
         Ok(permission)
     }
 
-    async fn ask(&self, token: &str, verb: &str, path: &str) -> Result<Permission, client::Error> {
+    async fn ask(&self, token: &str, verb: &str, path: &str) -> Result<Grant, client::Error> {
         let review = self.create("authentication", "TokenReview", json!({"token": token})).await?;
         if review["authenticated"] != true {
-            return Ok(Permission::Unauthenticated);
+            return Ok(Grant::Unauthenticated);
         }
         let user = &review["user"];
         let spec = json!({
@@ -144,7 +144,7 @@ impl Access {
             "nonResourceAttributes": {"path": path, "verb": verb},
         });
         let review = self.create("authorization", "SubjectAccessReview", spec).await?;
-        Ok(if review["allowed"] == true { Permission::Allowed } else { Permission::Forbidden })
+        Ok(if review["allowed"] == true { Grant::Allowed } else { Grant::Forbidden })
     }
 
     /// The status of a review.

@@ -381,6 +381,7 @@ fn helm_and_kustomize_render_the_same_objects() {
     let mut all: Vec<_> = plain.chain([secrets]).collect();
     for operator in operators() {
         all.push((operator.clone(), format!("{operator}/network-policy"), "networkPolicy.enabled=true"));
+        all.push((operator.clone(), format!("{operator}/monitoring"), "monitoring.enabled=true"));
         if operator != "copyrator" {
             all.push((operator.clone(), format!("{operator}/namespaced"), "namespaced=true"));
         }
