@@ -123,6 +123,17 @@ impl Permission {
         }
     }
 
+    /// To ask the API server who asks for the metrics.
+    pub(crate) fn of_review(group: &'static str, resource: &str) -> Permission {
+        Permission {
+            reach: Reach::AllNamespaces,
+            group,
+            resource: resource.to_owned(),
+            verbs: [Verb::Create].into(),
+            reason: "To check who asks for the metrics.".to_owned(),
+        }
+    }
+
     fn is_about(&self, other: &Permission) -> bool {
         (self.group, &self.resource) == (other.group, &other.resource)
     }

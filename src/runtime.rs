@@ -318,9 +318,16 @@ impl Runtime {
         }
         // Without waiting, which another runtime around this one would not allow.
         tasks.shutdown_background();
-        for name in self.namespaces {
+        for name in mem::take(&mut self.namespaces) {
             let reason = "Optional: to warn when the namespace does not exist.";
             cluster.declare(Permission::of::<Namespace>(Reach::Namespace(name), &[Verb::Get], reason));
+        }
+        if let Some((_, MetricsSecurity::Tls { .. })) = &self.metrics {
+            for (group, resource) in
+                [("authentication.k8s.io", "tokenreviews"), ("authorization.k8s.io", "subjectaccessreviews")]
+            {
+                cluster.declare(Permission::of_review(group, resource));
+            }
         }
         Ok(cluster.permissions())
     }

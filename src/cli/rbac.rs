@@ -7,7 +7,7 @@ use crate::{
     leader::LeaderElection,
     operators::{self, BuiltIn},
     rbac,
-    runtime::Runtime,
+    runtime::{MetricsSecurity, Runtime},
 };
 
 /// Print the least roles of operators, each rule with its reason, for kubectl apply -f -
@@ -26,6 +26,9 @@ pub(super) struct RbacArgs {
     /// Namespace to watch; may be repeated, or a list with commas. Default: all namespaces
     #[arg(short, long = "namespace", value_name = "NAME", value_delimiter = ',')]
     namespaces: Vec<String>,
+    /// For operators with --metrics-secure
+    #[arg(long)]
+    metrics_secure: bool,
     #[command(flatten)]
     of_operators: operators::Flags,
 }
@@ -36,6 +39,11 @@ pub(super) fn main(args: RbacArgs) -> Result<(), Failure> {
         // As in `manifests/`.
         let runtime = Runtime::offline()?.leader_election(LeaderElection::default())?;
         let runtime = runtime.namespaces(args.namespaces.clone())?;
+        let runtime = match args.metrics_secure {
+            // It listens nowhere.
+            true => runtime.metrics(([0, 0, 0, 0], 0).into(), MetricsSecurity::Tls { certificate: None }),
+            false => runtime,
+        };
         let permissions = operator.add_to(runtime, &args.of_operators).permissions()?;
         printed.push(rbac::roles(operator.role(), &permissions));
     }

@@ -152,6 +152,13 @@ fn the_roles_equal_the_output_of_listwatch_rbac() {
     let patch = read("copyrator/secrets/role-patch.yaml").remove(0);
     role["rules"].as_array_mut().unwrap().push(patch[0]["value"].clone());
     assert_eq!(allowed_by(&rbac(&["copyrator", "--copyrator-secrets"])[..1]), allowed(&role));
+    let [plain, secure] =
+        [&["mywebserver"][..], &["mywebserver", "--metrics-secure"]].map(|args| allowed_by(&rbac(args)[..1]));
+    let more: Vec<_> = secure.difference(&plain).collect();
+    assert_eq!(
+        more,
+        ["create subjectaccessreviews.authorization.k8s.io", "create tokenreviews.authentication.k8s.io"]
+    );
 }
 
 /// The copyrator also needs rights in other namespaces, and those are no more than its ClusterRole has.
