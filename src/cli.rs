@@ -12,7 +12,9 @@ mod failure;
 mod format;
 mod get;
 mod log;
+mod manifests;
 mod output_file;
+mod plan;
 mod rbac;
 mod replay;
 mod run;
@@ -36,6 +38,7 @@ const ANSWERS: [ErrorKind; 3] =
 
 const EXAMPLES: &str = "  listwatch crd | kubectl apply -f -    install the custom resources
   listwatch run mywebserver             run the operator, here or in a Pod
+  listwatch plan mywebserver            show what it would write now
   listwatch run mywebserver -n web      only in one namespace
   source <(listwatch completion bash)   complete commands and flags by the Tab key";
 
@@ -56,6 +59,8 @@ struct Cli {
 enum Command {
     Run(Box<run::RunArgs>),
     Crd(crd::CrdArgs),
+    Plan(Box<plan::PlanArgs>),
+    Manifests(manifests::ManifestsArgs),
     Rbac(Box<rbac::RbacArgs>),
     Get(Box<get::GetArgs>),
     Watch(Box<get::WatchArgs>),
@@ -82,6 +87,8 @@ pub fn main() -> ExitCode {
     let result = match cli.command {
         Command::Run(run) => run::main(*run),
         Command::Crd(crd) => crd::main(&crd),
+        Command::Plan(plan) => return ExitCode::from(plan::main(*plan)),
+        Command::Manifests(args) => manifests::main(args),
         Command::Rbac(rbac) => rbac::main(*rbac),
         Command::Get(get) => get::get(*get),
         Command::Watch(watch) => get::watch(*watch),

@@ -26,6 +26,7 @@ mod connections;
 mod credential;
 mod curl;
 mod delete;
+mod dry_run;
 mod error;
 mod error_answer;
 mod exec;
@@ -63,6 +64,8 @@ use crate::{
 pub use config::{Config, Env, Options, REQUEST_TIMEOUT};
 pub use curl::CurlFrom;
 pub use delete::DeleteOptions;
+pub(crate) use dry_run::DryRun;
+pub use dry_run::PlannedWrite;
 use error::Cause;
 pub use error::Error;
 pub(crate) use error::is_denial;
@@ -97,6 +100,8 @@ const PATH_SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remo
 pub struct Client {
     transport: Arc<Transport>,
     leadership: Leadership,
+    /// Writes are only tried.
+    dry_run: Option<Arc<DryRun>>,
 }
 
 impl Client {
@@ -104,7 +109,7 @@ impl Client {
     pub fn new(config: Config) -> Result<Client, Error> {
         let server = config.server().to_owned();
         let transport = Transport::new(config).map_err(|cause| cause.about("connect to", server))?;
-        Ok(Client { transport: Arc::new(transport), leadership: Leadership::always() })
+        Ok(Client { transport: Arc::new(transport), leadership: Leadership::always(), dry_run: None })
     }
 
     /// A client with the same connections that writes only while this leadership is held: otherwise, each write is an error, also one
@@ -112,6 +117,17 @@ impl Client {
     #[must_use]
     pub fn led_by(&self, leadership: Leadership) -> Client {
         Client { leadership, ..self.clone() }
+    }
+
+    /// A client with the same connections whose writes are dry runs, and these writes. What is written does not count as known.
+    pub(crate) fn dry_running(&self) -> (Client, Arc<DryRun>) {
+        let dry_run = Arc::<DryRun>::default();
+        (Client { dry_run: Some(Arc::clone(&dry_run)), ..self.clone() }, dry_run)
+    }
+
+    /// Whether writes are only tried, for a plan.
+    pub(crate) fn only_plans(&self) -> bool {
+        self.dry_run.is_some()
     }
 
     /// Whether PINGs detect a dead connection, by the HTTP version of the last answer.
@@ -211,16 +227,23 @@ impl Client {
         let mut body = serde_json::to_value(object).map_err(other)?;
         (body["apiVersion"], body["kind"]) = (K::api_version().into(), K::KIND.into());
         let path = collection_path::<K>(key.namespace.as_deref()).map_err(wrong)?;
-        let created = self.dry_run(Request::get(path), body, &key.name).await.map_err(wrong)?;
+        let replaced = format!("{path}/{}", key.name);
+        let created = self.try_create(Request::get(path), body, &key.name).await.map_err(wrong)?;
+        if let Some(dry_run) = &self.dry_run {
+            dry_run.replaces(replaced, &created);
+        }
         from_json(created.to_string().as_bytes()).map_err(other)
     }
 
-    async fn dry_run(&self, mut request: Request, mut body: Value, name: &str) -> Result<Value, Cause> {
+    async fn try_create(&self, mut request: Request, mut body: Value, name: &str) -> Result<Value, Cause> {
         body["metadata"]["name"] = Value::Null;
         body["metadata"]["generateName"] = format!("{name}-").into();
         request.query.push(("dryRun", "All".into()));
         let request = request.accept(JSON).sends(Method::POST, JSON, body.to_string().into_bytes());
         let mut created: Value = self.typed(request, OBJECT_BYTES_MAX, "object").await?;
+        if let Some(metadata) = created["metadata"].as_object_mut() {
+            metadata.remove("generateName");
+        }
         created["metadata"]["name"] = name.into();
         // Nothing is stored, so it has no version.
         created["metadata"]["resourceVersion"] = "".into();
@@ -238,6 +261,9 @@ impl Client {
 
     /// Sends a request and reads the whole answer. A write is given up when the leadership ends.
     async fn call(&self, request: &Request, bytes_max: usize) -> Result<Answer, Cause> {
+        if let Some(dry_run) = &self.dry_run {
+            return dry_run.call(&self.transport, request, bytes_max).await;
+        }
         let answer = self.transport.call(request, bytes_max);
         if request.method == Method::GET {
             return answer.await;

@@ -80,6 +80,11 @@ impl Cluster {
         Cluster { client: self.client.led_by(leadership), ..self.clone() }
     }
 
+    /// Whether writes are only tried, for a plan.
+    pub(crate) fn only_plans(&self) -> bool {
+        self.client.only_plans()
+    }
+
     /// [`Client::namespace`].
     pub(crate) fn namespace(&self) -> &str {
         self.client.namespace()
@@ -191,11 +196,17 @@ impl Cluster {
 
     /// Removes an object that an answer showed to be deleted, before its DELETED event comes.
     pub(crate) fn forget<K: Resource>(&self, gone: &ObjectMeta) {
+        if self.only_plans() {
+            return;
+        }
         self.streams_of::<K>(&gone.key()).iter().for_each(|stream| stream.store.removed(gone));
     }
 
     fn remember<K: Resource>(&self, object: K) -> Arc<K> {
         let object = Arc::new(object);
+        if self.only_plans() {
+            return object;
+        }
         let key = object.key();
         for stream in self.streams_of::<K>(&key) {
             stream.store.wrote(&object, stream.selects(&object.metadata().labels));

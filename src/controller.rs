@@ -18,6 +18,7 @@ mod deletions;
 mod each;
 mod finalizers;
 mod operator;
+mod plan;
 #[cfg(all(test, feature = "testing"))]
 mod tests;
 mod workers;
@@ -271,7 +272,17 @@ impl<O: Operator> Driver<O> {
             // The object has changed since that check, and may need other watches now.
             return Ok(Next::After(Duration::ZERO));
         }
-        let next = match found {
+        let next = self.reconcile_found(key, found).await;
+        next.and_then(|next| deleted.map(|()| next))
+    }
+
+    /// Reconciles an object, or cleans up after it, as its state asks.
+    async fn reconcile_found(
+        &self,
+        key: &Key,
+        found: Option<Found<O::Kind>>,
+    ) -> Result<Next, ReconcileError> {
+        match found {
             Some(Found::Readable(object)) if !self.operator.serves(&object) => Ok(Next::OnChange),
             // Another finalizer keeps the object. A child that is created now would only delay its deletion.
             Some(found)
@@ -296,14 +307,15 @@ impl<O: Operator> Driver<O> {
                 statuses.unreadable(reporter, &broken).await.map(|()| Next::OnChange)
             }
             None => Ok(Next::OnChange),
-        };
-        next.and_then(|next| deleted.map(|()| next))
+        }
     }
 
     /// Calls [`Operator::reconcile`]. If the finalizer is missing or no longer needed, only adds or removes it: the answer to that
     /// patch changes the Store, and the next reconcile calls `reconcile`.
     async fn apply(&self, object: Arc<O::Kind>) -> Result<Next, ReconcileError> {
-        if let Some(next) = self.keep_finalizer(&object).await? {
+        if let Some(next) = self.keep_finalizer(&object).await?
+            && !self.shared.cluster.only_plans()
+        {
             return Ok(next);
         }
         let (key, version) = (object.key(), &object.metadata().resource_version);

@@ -57,6 +57,7 @@
 //! client/auth.rs             the credential of a request; client/connections.rs has its connection
 //! client/retry.rs            which failed requests are sent again
 //! client/leadership.rs       whether this process may write; leader.rs holds the Lease
+//! client/dry_run.rs          in a plan, writes are only tried; controller/plan.rs reconciles each object once
 //! client/tap.rs              shows requests and answers to `study`
 //! watch/health.rs            what the probes report of a watch
 //! store/kept.rs              which objects of others the Store keeps without their content
@@ -123,6 +124,8 @@
 //! | [`runtime::Runtime`] | Manager | runs controllers, with probes, metrics, Events and signals |
 //! | [`metrics::Metrics`] | metrics.Registry | what the process counts |
 //! | [`rbac::roles`] | `+kubebuilder:rbac` | the least roles of an operator, from what its controllers watch, keep and write |
+//! | [`plan::Plan`] | kubectl diff | what the controllers would write now |
+//! | [`manifests::Installation`] | config/default of kubebuilder | everything to install for an operator |
 //! | `correction_backoff` | | pauses the corrections of a field that another writer keeps changing |
 //! | `client::Permit` | | a permit of a semaphore: only a few lists run at a time |
 //! | `client::Tap` | | sees each request and answer, for `study` |
@@ -182,6 +185,8 @@ pub mod controller;
 mod endpoints;
 pub mod shutdown;
 pub mod leader;
+pub mod manifests;
+pub mod plan;
 pub mod runtime;
 #[cfg(feature = "schema")]
 pub mod crd;

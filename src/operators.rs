@@ -13,9 +13,10 @@ pub mod pod_settings;
 #[cfg(test)]
 mod tests;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::{
+    manifests::roles_of_users,
     resource::{Key, ObjectMeta, Resource},
     runtime::Runtime,
 };
@@ -63,6 +64,19 @@ impl BuiltIn {
             BuiltIn::Mywebserver => vec![mywebserver::types::definition()],
             BuiltIn::Memcached => vec![memcached::types::definition()],
         }
+    }
+
+    /// The roles for users of its kinds.
+    #[must_use]
+    pub fn roles_of_users(self) -> Vec<Value> {
+        let mut roles: Vec<Value> = self.definitions().iter().flat_map(roles_of_users).collect();
+        if self == BuiltIn::Copyrator {
+            // A rule writes into other namespaces, in which its author may have no rights. So the writing roles are no part of `edit`.
+            for role in roles.iter_mut().filter(|role| role["metadata"]["name"] != "copyrator-viewer") {
+                role["metadata"] = json!({"name": role["metadata"]["name"]});
+            }
+        }
+        roles
     }
 
     /// The name of its roles, its Deployment and its ServiceAccount.

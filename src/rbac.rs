@@ -12,6 +12,9 @@
 
 use std::{collections::BTreeSet, fmt::Write};
 
+use serde::Deserialize;
+use serde_json::Value;
+
 use crate::resource::Resource;
 
 /// Longest line of a comment.
@@ -172,6 +175,12 @@ pub fn roles(name: &str, permissions: &[Permission]) -> String {
         head + &rules(needed.iter().copied().filter(|one| one.reach == *reach))
     });
     roles.collect::<Vec<_>>().join("---\n")
+}
+
+/// The same roles as objects, without the reasons.
+pub(crate) fn objects(name: &str, permissions: &[Permission]) -> Vec<Value> {
+    let roles = roles(name, permissions);
+    yaml_serde::Deserializer::from_str(&roles).filter_map(|role| Value::deserialize(role).ok()).collect()
 }
 
 /// The rules of one role. Resources of one group with the same verbs and the same reason share a rule.

@@ -26,14 +26,16 @@
 //!
 //! The log lines go to a subscriber of [`tracing`], such as the one that `listwatch::log::start` sets (feature `log`).
 
+mod commands;
+
 use std::{
     collections::BTreeSet,
     env, fmt,
-    future::pending,
-    io::{self, Write},
+    future::{pending, ready},
     mem,
     net::SocketAddr,
     pin::{Pin, pin},
+    sync::Arc,
     time::Duration,
 };
 
@@ -49,7 +51,8 @@ use crate::{
     controller::{Builder, Controller, Operator},
     endpoints::Endpoint,
     leader::{self, Elector},
-    rbac::{self, Permission, Reach, Verb},
+    plan::{Objects, Plan, Planning},
+    rbac::{Permission, Reach, Verb},
     resource::{MANAGED_BY, Resource, Scope, kinds::Namespace},
     shutdown::{self, ShutdownError, Stop},
     store::Kept,
@@ -57,6 +60,7 @@ use crate::{
 };
 
 pub use crate::endpoints::MetricsSecurity;
+pub use commands::main;
 
 /// How long to go on writing Events after the controllers have stopped.
 const LAST_EVENTS_LIMIT: Duration = Duration::from_secs(2);
@@ -111,6 +115,10 @@ pub struct Runtime {
     metrics: Option<(SocketAddr, MetricsSecurity)>,
     debug: Option<SocketAddr>,
     leader_election: Option<leader::LeaderElection>,
+    /// The YAML of the CustomResourceDefinitions.
+    definitions: Vec<String>,
+    /// Set by [`Runtime::plan`].
+    planning: Option<Arc<Planning>>,
     controllers: Vec<(&'static str, Start)>,
 }
 
@@ -177,13 +185,16 @@ impl Runtime {
             metrics: None,
             debug: None,
             leader_election: None,
+            definitions: Vec::new(),
+            planning: None,
             controllers: Vec::new(),
         }
     }
 
     /// A runtime with the service account of the Pod, or else with a kubeconfig. The variable `WATCH_NAMESPACE` has the
     /// namespaces, separated by commas; without it, all are watched. With `LEADER_ELECT=true`, leaders are elected
-    /// ([`Runtime::leader_election`]). `METRICS_BIND_ADDRESS=:8080` serves the metrics at this address ([`Runtime::metrics`]). Does not connect yet.
+    /// ([`Runtime::leader_election`]). `METRICS_BIND_ADDRESS=:8080` serves the metrics at this address ([`Runtime::metrics`]), and
+    /// `HEALTH_PROBE_BIND_ADDRESS=:8081` the probes. Does not connect yet.
     pub fn from_env() -> Result<Runtime, RuntimeError> {
         let client = Config::load(&Options::default(), &Env::from_process()).and_then(Client::new);
         let client = client.map_err(|error| RuntimeError::Config(error.to_string()))?;
@@ -209,11 +220,13 @@ impl Runtime {
             }
         };
         let namespaces = checked(names, "WATCH_NAMESPACE")?;
-        let metrics = env::var("METRICS_BIND_ADDRESS").unwrap_or_else(|_| "0".to_owned());
-        let metrics = address(&metrics)
-            .map_err(|cause| RuntimeError::Config(format!("METRICS_BIND_ADDRESS: {metrics:?} {cause}")))?;
-        let metrics = metrics.map(|address| (address, MetricsSecurity::Plain));
-        Ok(Runtime { namespaces, leader_election, metrics, ..self })
+        let listen = |variable: &str| {
+            let text = env::var(variable).unwrap_or_else(|_| "0".to_owned());
+            address(&text).map_err(|cause| RuntimeError::Config(format!("{variable}: {text:?} {cause}")))
+        };
+        let metrics = listen("METRICS_BIND_ADDRESS")?.map(|address| (address, MetricsSecurity::Plain));
+        let probes = listen("HEALTH_PROBE_BIND_ADDRESS")?;
+        Ok(Runtime { namespaces, leader_election, metrics, probes, ..self })
     }
 
     /// Watches only these namespaces; with none, all. Fails if one of them cannot be the name of a namespace.
@@ -269,6 +282,9 @@ impl Runtime {
         build: impl FnOnce(Setup) -> Controller<O> + Send + 'static,
     ) -> Runtime {
         let start: Start = Box::new(move |runtime, cluster, stop| {
+            if runtime.planning.as_ref().is_some_and(|planning| planning.leaves_out::<O::Kind>()) {
+                return Box::pin(ready(()));
+            }
             let elected = runtime.leader_election.as_ref();
             let elected = elected.map(|settings| Elector::new(&cluster, settings, name, &runtime.instance));
             let (elector, leadership) = elected
@@ -284,6 +300,9 @@ impl Runtime {
                 Some(workers) => controller.workers(workers),
                 None => controller,
             };
+            if let Some(planning) = runtime.planning.clone() {
+                return Box::pin(async move { controller.plan(&planning).await });
+            }
             let work = async move {
                 let mut write_events = pin!(write_events);
                 tokio::select! {
@@ -303,8 +322,15 @@ impl Runtime {
         self
     }
 
+    /// The CustomResourceDefinitions of the kinds, as YAML or JSON, for the commands of [`main`].
+    #[must_use]
+    pub fn definitions(mut self, yaml: impl Into<String>) -> Runtime {
+        self.definitions.push(yaml.into());
+        self
+    }
+
     /// What the controllers must be allowed to do: what they watch, keep and write, by their [`Builder`]s, and what they declare
-    /// themselves ([`Builder::needs`]). [`rbac::roles`] prints it. Sends no request.
+    /// themselves ([`Builder::needs`]). [`rbac::roles`](crate::rbac::roles) prints it. Sends no request.
     pub fn permissions(mut self) -> Result<Vec<Permission>, RuntimeError> {
         // The watches begin as tasks, which never run.
         let tasks = tokio::runtime::Builder::new_current_thread().build().map_err(ShutdownError::Start)?;
@@ -330,6 +356,25 @@ impl Runtime {
             }
         }
         Ok(cluster.permissions())
+    }
+
+    /// What the controllers would write now, for the objects of the cluster or, as if they were applied, for these alone. Writes are sent
+    /// as dry runs, so nothing is changed; they need the permissions of real ones. No Events, no Leases.
+    pub async fn plan(mut self, objects: Option<Objects>) -> Plan {
+        let planning = Arc::new(Planning::new(&self.client, objects));
+        self.client = planning.client.clone();
+        self.leader_election = None;
+        self.planning = Some(Arc::clone(&planning));
+        let cluster = Cluster::new(self.client.clone(), self.lists);
+        let (_stopping, requested) = Stop::channel();
+        if let Err(error) = self.client.version().await {
+            planning.note(error.to_string());
+            return planning.ended();
+        }
+        for (_, start) in mem::take(&mut self.controllers) {
+            start(&self, cluster.clone(), requested.clone()).await;
+        }
+        planning.ended()
     }
 
     /// Runs the controllers on this thread until SIGTERM or SIGINT.
@@ -401,41 +446,6 @@ async fn listen(
     Ok(all)
 }
 
-/// The `main` of an operator that has no flags: runs its controllers, or prints its roles ([`rbac::roles`]), which have its name:
-///
-/// ```text
-///   my-operator                     runs, by Runtime::from_env
-///   my-operator rbac [-n NAME]…     the least ClusterRole or, for these namespaces, Roles
-/// ```
-pub fn main(name: &str, controllers: impl FnOnce(Runtime) -> Runtime) -> Result<(), RuntimeError> {
-    let Some(runtime) = offline_by(env::args().skip(1))? else {
-        return controllers(Runtime::from_env()?).run();
-    };
-    let roles = rbac::roles(name, &controllers(runtime).permissions()?);
-    io::stdout().write_all(roles.as_bytes()).map_err(|error| RuntimeError::Config(format!("print: {error}")))
-}
-
-/// The runtime whose roles are printed, by the arguments of [`main`]. `None`: there are none.
-fn offline_by(mut arguments: impl Iterator<Item = String>) -> Result<Option<Runtime>, RuntimeError> {
-    let Some(command) = arguments.next() else { return Ok(None) };
-    let unexpected = |argument: &str| {
-        let expected = "none to run, or rbac [-n NAMESPACE]… to print the roles";
-        RuntimeError::Config(format!("unexpected argument {argument:?}: expected {expected}"))
-    };
-    if command != "rbac" {
-        return Err(unexpected(&command));
-    }
-    let mut runtime = Runtime::offline()?;
-    while let Some(flag) = arguments.next() {
-        match (&*flag, arguments.next()) {
-            ("-n" | "--namespace", Some(name)) => runtime.namespaces.push(name),
-            _ => return Err(unexpected(&flag)),
-        }
-    }
-    runtime.namespaces = checked(runtime.namespaces, "--namespace")?;
-    Ok(Some(runtime))
-}
-
 /// Logs the server, the user and the namespaces once.
 async fn greet(client: &Client, namespaces: &[String]) {
     if namespaces.len() > NAMESPACES_MANY {
@@ -499,67 +509,4 @@ pub(crate) fn checked(mut names: Vec<String>, source: &str) -> Result<Vec<String
     names.sort();
     names.dedup();
     Ok(names)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{
-        controller::{Cleanup, Next, Reconcile, ReconcileError},
-        resource::kinds::{ConfigMap, Secret},
-    };
-
-    struct Cards;
-
-    impl Operator for Cards {
-        type Kind = ConfigMap;
-        const FINALIZER: Option<&'static str> = Some("example.com/card");
-
-        async fn reconcile(&self, _: Reconcile<ConfigMap>) -> Result<Next, ReconcileError> {
-            Ok(Next::OnChange)
-        }
-
-        async fn deleting(&self, _: Reconcile<ConfigMap>) -> Result<Cleanup, ReconcileError> {
-            Ok(Cleanup::Done)
-        }
-    }
-
-    fn add(runtime: Runtime) -> Runtime {
-        runtime.controller("example.com/cards", |setup| {
-            let cards = setup.kind_without_status::<ConfigMap>("cards");
-            cards.needs::<Secret>(&[Verb::Get], "To read the key.");
-            cards.run_by(Cards)
-        })
-    }
-
-    /// Also inside another runtime.
-    #[tokio::test]
-    async fn the_permissions_follow_from_the_controllers_and_the_namespaces() {
-        let permissions = |arguments: &[&str]| {
-            let arguments = arguments.iter().map(ToString::to_string);
-            let permissions = add(offline_by(arguments)?.expect("a command")).permissions()?;
-            let line = |one: Permission| {
-                let verbs: Vec<_> = one.verbs.iter().map(|verb| verb.name()).collect();
-                format!("{:?} {} {}", one.reach, one.resource, verbs.join(","))
-            };
-            Ok::<_, RuntimeError>(permissions.into_iter().map(line).collect::<Vec<_>>())
-        };
-        let expected = [
-            "AllNamespaces configmaps get,list,watch,patch",
-            "AllNamespaces secrets get",
-            "AllNamespaces events create,patch",
-        ];
-        assert_eq!(permissions(&["rbac"]).expect("permissions"), expected);
-        let expected = [
-            "Namespace(\"a\") configmaps get,list,watch,patch",
-            "Namespace(\"a\") secrets get",
-            "Namespace(\"a\") events create,patch",
-            "Namespace(\"a\") namespaces get",
-        ];
-        assert_eq!(permissions(&["rbac", "-n", "a"]).expect("permissions"), expected);
-        for wrong in [&["run"][..], &["rbac", "a"], &["rbac", "-n"], &["rbac", "-n", "No"]] {
-            assert!(permissions(wrong).is_err(), "{wrong:?}");
-        }
-        assert!(offline_by(std::iter::empty()).is_ok_and(|runtime| runtime.is_none()));
-    }
 }

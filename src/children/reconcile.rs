@@ -212,6 +212,8 @@ impl<K: Reported> Reconcile<K> {
         let metadata = self.object.metadata();
         let can_wait = match self.stage {
             _ if !outcomes.has_children || metadata.is_terminating() => false,
+            // There is only this one.
+            _ if self.reporter.cluster.only_plans() => false,
             Stage::New => true,
             Stage::Changed => false,
             Stage::Refused | Stage::Settled => has_written,

@@ -27,23 +27,8 @@ use crate::{
     listwatch run --context staging --as system:serviceaccount:mywebserver-system:mywebserver-operator\n\n\
     On SIGTERM or Ctrl-C, finishes the current reconciliations within 25 s and stops. A second signal stops it at once.")]
 pub(super) struct RunArgs {
-    /// Operators to run. Default: all. An operator waits until its custom resource is installed
-    #[arg(value_name = "OPERATOR")]
-    operators: Vec<BuiltIn>,
-    /// Namespace to watch; may be repeated, or a list with commas. Default: $WATCH_NAMESPACE, then all namespaces
-    #[arg(
-        short,
-        long = "namespace",
-        value_name = "NAME",
-        env = "LISTWATCH_NAMESPACE",
-        value_delimiter = ','
-    )]
-    namespaces: Vec<String>,
-    /// Watch all namespaces, also when $WATCH_NAMESPACE is set
-    #[arg(short = 'A', long, value_name = "BOOL", env = "LISTWATCH_ALL_NAMESPACES")]
-    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false")]
-    #[arg(action = ArgAction::Set, value_parser = parse_switch)]
-    all_namespaces: bool,
+    #[command(flatten)]
+    which: Which,
     /// How many objects of one kind are reconciled at the same time
     #[arg(long, value_name = "N", env = "LISTWATCH_MAX_CONCURRENT_RECONCILES", default_value_t = controller::WORKERS)]
     #[arg(value_parser = parse_workers)]
@@ -83,6 +68,35 @@ pub(super) struct RunArgs {
     trace: TraceFlags,
     #[command(flatten)]
     log: Log,
+}
+
+/// Which objects.
+#[derive(Debug, Args)]
+pub(super) struct Which {
+    /// Operators. Default: all. An operator waits until its custom resource is installed
+    #[arg(value_name = "OPERATOR")]
+    pub(super) operators: Vec<BuiltIn>,
+    /// Namespace to watch; may be repeated, or a list with commas. Default: $WATCH_NAMESPACE, then all namespaces
+    #[arg(
+        short,
+        long = "namespace",
+        value_name = "NAME",
+        env = "LISTWATCH_NAMESPACE",
+        value_delimiter = ','
+    )]
+    namespaces: Vec<String>,
+    /// Watch all namespaces, also when $WATCH_NAMESPACE is set
+    #[arg(short = 'A', long, value_name = "BOOL", env = "LISTWATCH_ALL_NAMESPACES")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false")]
+    #[arg(action = ArgAction::Set, value_parser = parse_switch)]
+    all_namespaces: bool,
+}
+
+impl Which {
+    /// Empty: all namespaces.
+    pub(super) fn namespaces(&self) -> Result<Vec<String>, Failure> {
+        namespaces(self.all_namespaces, self.namespaces.clone(), env::var("WATCH_NAMESPACE").ok())
+    }
 }
 
 #[derive(Debug, Args)]
@@ -175,10 +189,10 @@ fn parse_workers(text: &str) -> Result<usize, String> {
 pub(super) fn main(run: RunArgs) -> Result<(), Failure> {
     // First, because reading a kubeconfig may log warnings.
     run.log.start(Level::INFO);
-    let mut namespaces = namespaces(run.all_namespaces, run.namespaces, env::var("WATCH_NAMESPACE").ok())?;
+    let mut namespaces = run.which.namespaces()?;
     let client = run.trace.client(run.connection.config()?, None, "")?;
     let lists = if run.streaming_lists { Lists::Streaming } else { Lists::Paged };
-    let (operators, mut flags) = (chosen(&run.operators), run.of_operators);
+    let (operators, mut flags) = (chosen(&run.which.operators), run.of_operators);
     if operators == [BuiltIn::Copyrator] {
         flags.copyrator.runs_alone(&mut namespaces);
     }

@@ -110,6 +110,9 @@ impl Events {
 
     /// Records an Event about an object, to be written in the background.
     pub fn record<K: Resource>(&self, object: &K, event_type: EventType, reason: &'static str, note: String) {
+        if self.client.only_plans() {
+            return;
+        }
         let metadata = object.metadata();
         let event = Event {
             at: self.client.now(),

@@ -40,30 +40,30 @@ impl<K: Resource> Builder<K> {
 impl<O: Operator> Controller<O> {
     /// Whether the watches that matter for the key have synced. If not, holds the key until they have.
     pub(super) fn readiness(&self, key: &Key) -> Readiness {
-        let Driver { shared, operator, .. } = &*self.driver;
+        let shared = &self.driver.shared;
         // Hold the key first: if a watch syncs during the check, that releases the key.
         locked(&shared.held).insert(key.clone());
-        let all = self.awaited.iter().map(|awaited| awaited(key));
-        let mut readiness = all.fold(Readiness::Ready, Readiness::and);
-        // An object that is being deleted waits for no watch that it names: a forbidden one would block the deletion for ever.
-        let names = |object: &O::Kind| !object.metadata().is_terminating() && operator.serves(object);
-        let object = match shared.objects.find(key) {
-            Some(Found::Readable(object)) => Some(object).filter(|object| names(object)),
-            // It keeps those that it named before.
-            Some(Found::Broken(_)) => return self.released(key, readiness),
-            None => None,
-        };
-        for named in &self.named {
-            readiness = readiness.and(named(key, object.as_deref()));
-        }
-        self.released(key, readiness)
-    }
-
-    fn released(&self, key: &Key, readiness: Readiness) -> Readiness {
+        let readiness = self.readiness_of(key, shared.objects.find(key).as_ref());
         if let Readiness::Ready = readiness {
-            locked(&self.driver.shared.held).remove(key);
+            locked(&shared.held).remove(key);
         }
         readiness
+    }
+
+    /// Whether the watches that matter for the key have synced, with those that its object names, which are opened.
+    pub(super) fn readiness_of(&self, key: &Key, found: Option<&Found<O::Kind>>) -> Readiness {
+        let all = self.awaited.iter().map(|awaited| awaited(key));
+        let readiness = all.fold(Readiness::Ready, Readiness::and);
+        // An object that is being deleted waits for no watch that it names: a forbidden one would block the deletion for ever.
+        let names =
+            |object: &O::Kind| !object.metadata().is_terminating() && self.driver.operator.serves(object);
+        let object = match found {
+            Some(Found::Readable(object)) => Some(&**object).filter(|object| names(object)),
+            // It keeps those that it named before.
+            Some(Found::Broken(_)) => return readiness,
+            None => None,
+        };
+        self.named.iter().fold(readiness, |readiness, named| readiness.and(named(key, object)))
     }
 }
 

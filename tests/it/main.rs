@@ -78,5 +78,6 @@ mod fields;
 mod layers;
 mod log;
 mod manifests;
+mod plan;
 mod slow_clients;
 mod study;

@@ -241,6 +241,43 @@ fn each_install_yaml_equals_its_kustomization() {
     }
 }
 
+/// `listwatch manifests` prints the objects that kustomize does. The rules of a role may be grouped in another way.
+#[test]
+fn the_binary_prints_each_install_yaml() {
+    let sorted = |mut objects: Vec<Value>| {
+        objects.sort_by_key(|object| format!("{} {}", object["kind"], object["metadata"]["name"]));
+        for object in objects.iter_mut().filter(|object| object["rules"].is_array()) {
+            object["rules"] = json!(allowed(object));
+        }
+        objects
+    };
+    let binary = OsStr::new(env!("CARGO_BIN_EXE_listwatch"));
+    for operator in operators() {
+        let expected = sorted(read(&format!("../dist/{operator}/install.yaml")));
+        let printed = sorted(render(binary, &["manifests", &operator]));
+        assert_eq!(printed.len(), expected.len(), "{operator}");
+        for (printed, expected) in printed.iter().zip(&expected) {
+            assert_eq!(printed, expected, "{operator}");
+        }
+    }
+}
+
+/// Those for metrics and the network are those of the overlays. Needs `KUBEBUILDER_ASSETS`.
+#[test]
+fn the_binary_prints_what_the_overlays_add() {
+    let Some(kubectl) = kubectl() else { return };
+    let binary = OsStr::new(env!("CARGO_BIN_EXE_listwatch"));
+    let flags = ["--service-monitor", "--network-policy"];
+    let printed = render(binary, &[&["manifests", "mywebserver"], &flags[..]].concat());
+    let overlays = ["monitoring", "network-policy"].map(|overlay| format!("mywebserver/{overlay}"));
+    let overlays = overlays.iter().flat_map(|overlay| render(&kubectl, &["kustomize", overlay]));
+    for kind in ["Service", "ServiceMonitor", "NetworkPolicy"] {
+        let mut expected = overlays.clone().filter(|object| object["kind"] == kind);
+        let found: Vec<_> = printed.iter().filter(|object| object["kind"] == kind).collect();
+        assert_eq!(found, [&expected.next().unwrap()], "{kind}");
+    }
+}
+
 /// Instead of a ClusterRole, the operator has a Role with what `-n` needs, and watches its own namespace. Needs `KUBEBUILDER_ASSETS`.
 #[test]
 fn the_namespaced_overlays_have_a_role_for_one_namespace() {

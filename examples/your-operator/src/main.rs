@@ -70,6 +70,7 @@ fn main() -> Result<(), RuntimeError> {
         }
     });
     runtime::main(OPERATOR, |runtime| {
+        let runtime = runtime.definitions(include_str!("../crd.yaml"));
         runtime.controller("example.com/pages", |setup| controller(&setup, wakes))
     })
 }

@@ -21,8 +21,8 @@ use super::{
     copy::{ALL_COPIES, Copied, Copyable, Mark, Original, with_edits},
     locked,
     plan::{
-        CopyStep, DISPUTED, Decision, Maker, NAME_CONFLICT, Plan, Sources, View, decide, disputed, failure,
-        is_active, plan, terminating,
+        CopyPlan, CopyStep, DISPUTED, Decision, Maker, NAME_CONFLICT, Sources, View, decide, disputed,
+        failure, is_active, plan, terminating,
     },
     types::{ConflictPolicy, CopyFailure, CopyratorRule, CopyratorSpec, Once, RuleType, SyncPolicy},
 };
@@ -222,7 +222,7 @@ impl<K: Copyable> Copies<K> {
         }
         let mut unwanted = self.lost(uid);
         let mut is_due = self.is_due(&order.rule, &mut pass, &mut unwanted);
-        let Plan { steps, left, has_writes_left, versions, failures, sources, wanted, copies } = plan(
+        let CopyPlan { steps, left, has_writes_left, versions, failures, sources, wanted, copies } = plan(
             &order.rule,
             spec,
             View {

@@ -134,7 +134,7 @@ impl<K: Copyable> CopyStep<K> {
 }
 
 /// The steps for the copies of one rule and kind.
-pub struct Plan<K> {
+pub struct CopyPlan<K> {
     /// Copies to create first, then to check, to delete and to verify. At most [`View::steps_max`] of each.
     pub steps: Vec<CopyStep<K>>,
     /// Number of other steps.
@@ -193,9 +193,9 @@ pub struct View<'a, K> {
 
 /// The steps that make the copies of `rule` complete.
 #[must_use]
-pub fn plan<K: Copyable>(rule: &CopyratorRule, spec: &CopyratorSpec, view: View<'_, K>) -> Plan<K> {
+pub fn plan<K: Copyable>(rule: &CopyratorRule, spec: &CopyratorSpec, view: View<'_, K>) -> CopyPlan<K> {
     let shared = Arc::new(spec.clone());
-    let mut plan = Plan {
+    let mut plan = CopyPlan {
         steps: Vec::new(),
         left: 0,
         has_writes_left: false,

@@ -68,7 +68,7 @@ impl Model {
         Some(Arc::new(copied))
     }
 
-    fn plan(&self, rule: &CopyratorRule, others: &[&CopyratorRule], targets: &[&str]) -> Plan<ConfigMap> {
+    fn plan(&self, rule: &CopyratorRule, others: &[&CopyratorRule], targets: &[&str]) -> CopyPlan<ConfigMap> {
         let spec = rule.spec.as_ref().expect("readable");
         let sources = self.objects.values().map(|object| Arc::new(read(object)));
         let sources = sources.filter(|source| {
@@ -152,7 +152,7 @@ impl Model {
         rule: &CopyratorRule,
         others: &[&CopyratorRule],
         targets: &[&str],
-    ) -> Plan<ConfigMap> {
+    ) -> CopyPlan<ConfigMap> {
         for _ in 0..5 {
             let (plan, before) = (self.plan(rule, others, targets), self.writes.len());
             for step in &plan.steps {
@@ -405,7 +405,7 @@ fn plan_of(
     sources: Sources<ConfigMap>,
     targets: &[&str],
     steps_max: usize,
-) -> (Plan<ConfigMap>, Vec<String>) {
+) -> (CopyPlan<ConfigMap>, Vec<String>) {
     let rule = rule("r1", OLD, &json!({"namespaces": ["src", "other"]}));
     let targets: Vec<SmolStr> = targets.iter().map(SmolStr::new).collect();
     let view = View {

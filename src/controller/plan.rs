@@ -1,0 +1,168 @@
+//! What a controller would write now: each object is reconciled once, by a client whose writes are dry runs.
+
+use std::{sync::Arc, time::Duration};
+
+use http::Method;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use super::{Controller, Operator};
+use crate::{
+    client::{Client, Request},
+    cluster::Readiness,
+    plan::{Given, Planning},
+    resource::{Key, Resource, list::Found},
+};
+
+/// How often to look whether the watches have synced.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// Attempts at an object that somebody else is changing.
+const ATTEMPTS_MAX: u32 = 8;
+/// In it, `kubectl apply` notes what it has applied.
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
+impl<O: Operator> Controller<O> {
+    /// Reconciles each object once, one after the other, or only those that were given for this kind.
+    pub(crate) async fn plan(self, planning: &Planning) {
+        let kind = O::Kind::KIND;
+        let result = match planning.given::<O::Kind>() {
+            Some(given) => self.plan_given(planning, given).await,
+            None => self.plan_all(planning).await,
+        };
+        if let Err(problem) = result {
+            planning.note(format!("{kind}: {problem}"));
+        }
+    }
+
+    async fn plan_all(&self, planning: &Planning) -> Result<(), String> {
+        let objects = &self.driver.shared.objects;
+        self.until(|| objects.readiness()).await?;
+        for key in objects.keys() {
+            let found = || objects.find(&key);
+            self.plan_one(planning, &key, found).await;
+        }
+        Ok(())
+    }
+
+    async fn plan_given(&self, planning: &Planning, given: Vec<Given>) -> Result<(), String> {
+        let client = &planning.client;
+        let is_namespaced = is_namespaced::<O::Kind>(client).await?;
+        for Given { mut object, from } in given {
+            if is_namespaced && object["metadata"]["namespace"].is_null() {
+                object["metadata"]["namespace"] = client.namespace().into();
+            }
+            match as_applied::<O::Kind>(client, object).await {
+                Ok((path, applied, object)) => {
+                    planning.dry_run.assume(&path, &applied);
+                    let (key, object) = (object.key(), Arc::new(object));
+                    self.plan_one(planning, &key, || Some(Found::Readable(Arc::clone(&object)))).await;
+                }
+                Err(problem) => planning.note(format!("{from}: {problem}")),
+            }
+        }
+        Ok(())
+    }
+
+    /// `found`: the object, which may change until the watches that it needs have synced.
+    async fn plan_one(&self, planning: &Planning, key: &Key, found: impl Fn() -> Option<Found<O::Kind>>) {
+        let before = planning.dry_run.count();
+        for attempt in 1.. {
+            let result = match self.until(|| self.readiness_of(key, found().as_ref())).await {
+                Ok(()) => self.driver.reconcile_found(key, found()).await,
+                Err(problem) => Err(problem.into()),
+            };
+            match result {
+                Ok(_) => return,
+                // Somebody else writes, and the watches will know soon.
+                Err(error) if error.is_outdated() && attempt < ATTEMPTS_MAX => {
+                    planning.dry_run.go_back_to(before);
+                    sleep(LOOK_AGAIN * attempt).await;
+                }
+                Err(error) => {
+                    let problem = error.to_string();
+                    if !planning.dry_run.has_noted(&problem) {
+                        planning.note(format!("{} {key}: {problem}", O::Kind::KIND));
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Waits until the watches are ready. Fails if one of them does, without a second attempt.
+    async fn until(&self, readiness: impl Fn() -> Readiness) -> Result<(), String> {
+        loop {
+            match readiness() {
+                Readiness::Ready => return Ok(()),
+                Readiness::Failing(problem) => return Err(problem),
+                Readiness::Waiting => {}
+            }
+            let failing = |health: &crate::watch::Health| {
+                if health.is_synced() || health.forbidden().is_some() { None } else { health.problem() }
+            };
+            if let Some(problem) =
+                self.driver.shared.cluster.health().iter().find_map(|health| failing(health))
+            {
+                return Err(problem);
+            }
+            sleep(LOOK_AGAIN).await;
+        }
+    }
+}
+
+async fn is_namespaced<K: Resource>(client: &Client) -> Result<bool, String> {
+    let collection = K::collection_path(None);
+    let group = collection.rsplit_once('/').map_or(&*collection, |(group, _)| group);
+    let resources: Value = ask(client, Request::get(group)).await?;
+    let mut resources = resources["resources"].as_array().into_iter().flatten();
+    let resource = resources.find(|resource| resource["name"] == K::PLURAL);
+    let resource = resource.ok_or_else(|| format!("the API server has no {} in {group}", K::PLURAL))?;
+    Ok(resource["namespaced"] == true)
+}
+
+/// The object as it would be after `kubectl apply`, with its path, as JSON and decoded.
+async fn as_applied<K: Resource>(client: &Client, mut object: Value) -> Result<(String, Value, K), String> {
+    // Its versions differ only in the fields that they have.
+    object["apiVersion"] = K::api_version().into();
+    let name = object["metadata"]["name"].as_str().filter(|name| !name.is_empty());
+    let name = name.ok_or("it has no metadata.name")?.to_owned();
+    let collection = K::collection_path(object["metadata"]["namespace"].as_str());
+    let path = format!("{collection}/{name}");
+    let write = match client.send(Request::get(&*path)).await {
+        Ok(live) => {
+            let live: Value = serde_json::from_slice(&live.body).map_err(|error| error.to_string())?;
+            let applied = live["metadata"]["annotations"][LAST_APPLIED].as_str();
+            let applied = applied.and_then(|text| serde_json::from_str(text).ok());
+            remove_what_was_applied(&mut object, &applied.unwrap_or_default());
+            let body = object.to_string().into_bytes();
+            Request::get(&*path).sends(Method::PATCH, "application/merge-patch+json", body)
+        }
+        Err(error) if error.is_not_found() => {
+            Request::get(collection).sends(Method::POST, "application/json", object.to_string().into_bytes())
+        }
+        Err(error) => return Err(error.to_string()),
+    };
+    let mut applied: Value = ask(client, Request { query: vec![("dryRun", "All".into())], ..write }).await?;
+    if applied["metadata"]["resourceVersion"].is_null() {
+        applied["metadata"]["resourceVersion"] = "".into();
+    }
+    let object = K::deserialize(&applied).map_err(|error| error.to_string())?;
+    Ok((path, applied, object))
+}
+
+/// Adds a `null` to the merge patch for each field that was applied before and is no longer there.
+fn remove_what_was_applied(patch: &mut Value, applied: &Value) {
+    let (Some(patch), Some(applied)) = (patch.as_object_mut(), applied.as_object()) else { return };
+    for (field, before) in applied {
+        match patch.get_mut(field) {
+            Some(now) => remove_what_was_applied(now, before),
+            None => drop(patch.insert(field.clone(), json!(null))),
+        }
+    }
+}
+
+async fn ask<T: DeserializeOwned>(client: &Client, request: Request) -> Result<T, String> {
+    let answer = client.send(request).await.map_err(|error| error.to_string())?;
+    serde_json::from_slice(&answer.body).map_err(|error| error.to_string())
+}

@@ -1,0 +1,186 @@
+//! Everything to install for an operator: its Namespace, definitions, account, roles, Deployment and PodDisruptionBudget, as YAML for
+//! `kubectl apply -f -`.
+//!
+//! The objects that look the same for each operator are those of `manifests/base`, where they are explained. The roles follow from what
+//! the controllers do ([`rbac`](crate::rbac)).
+
+use serde_json::{Value, json};
+
+use crate::rbac::{self, Permission};
+
+const NAMESPACE: &str = include_str!("../manifests/base/namespace.yaml");
+const DEPLOYMENT: &str = include_str!("../manifests/base/deployment.yaml");
+const DISRUPTION_BUDGET: &str = include_str!("../manifests/base/disruption-budget.yaml");
+const METRICS_SERVICE: &str = include_str!("../manifests/base/monitoring/service.yaml");
+const SERVICE_MONITOR: &str = include_str!("../manifests/base/monitoring/service-monitor.yaml");
+const NETWORK_POLICY: &str = include_str!("../manifests/base/network-policy/network-policy.yaml");
+
+/// By which the selectors find the Pods: <https://kubernetes.io/docs/concepts/overview/working-with-objects/common-labels/>.
+const NAME_LABEL: &str = "app.kubernetes.io/name";
+const RBAC_VERSION: &str = "rbac.authorization.k8s.io/v1";
+
+/// What is installed, and where.
+#[derive(Clone, Debug)]
+pub struct Installation {
+    /// Of the Deployment, the account and the roles: `mywebserver-operator`.
+    pub name: String,
+    /// The namespace of the operator.
+    pub namespace: String,
+    /// The image of its Pods.
+    pub image: String,
+    /// The number of its Pods. One of them leads.
+    pub replicas: u32,
+    /// The arguments of its container.
+    pub args: Vec<String>,
+    /// The environment of its container, besides `POD_NAME`.
+    pub variables: Vec<(&'static str, String)>,
+    /// The CustomResourceDefinitions.
+    pub definitions: Vec<Value>,
+    /// The roles of users of its kinds: [`roles_of_users`].
+    pub roles_of_users: Vec<Value>,
+    /// What it must be allowed to do.
+    pub permissions: Vec<Permission>,
+    /// With a Service for the metrics, and a ServiceMonitor for the Prometheus Operator.
+    pub has_service_monitor: bool,
+    /// With a NetworkPolicy.
+    pub has_network_policy: bool,
+}
+
+impl Installation {
+    /// The objects as YAML, those first that others need.
+    #[must_use]
+    pub fn yaml(&self) -> String {
+        let yaml = |object: &Value| yaml_serde::to_string(object).unwrap_or_default();
+        self.objects().iter().map(yaml).collect::<Vec<_>>().join("---\n")
+    }
+
+    /// The objects, those first that others need.
+    #[must_use]
+    pub fn objects(&self) -> Vec<Value> {
+        let mut namespace = read(NAMESPACE);
+        namespace["metadata"]["name"] = self.namespace.as_str().into();
+        label(&mut namespace, &self.name);
+        let mut objects = vec![namespace];
+        objects.extend(self.definitions.iter().chain(&self.roles_of_users).cloned());
+        let mut own =
+            vec![json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": self.name}})];
+        let roles = rbac::objects(&self.name, &self.permissions);
+        own.extend(roles.iter().map(|role| self.binding(role)));
+        own.extend(roles);
+        own.push(self.deployment());
+        own.push(self.of_base(DISRUPTION_BUDGET));
+        if self.has_service_monitor {
+            own.extend([METRICS_SERVICE, SERVICE_MONITOR].map(|yaml| self.of_base(yaml)));
+        }
+        if self.has_network_policy {
+            own.push(self.of_base(NETWORK_POLICY));
+        }
+        own.iter_mut().for_each(|object| self.adapt(object));
+        objects.extend(own);
+        objects
+    }
+
+    fn binding(&self, role: &Value) -> Value {
+        let metadata = &role["metadata"];
+        json!({
+            "apiVersion": RBAC_VERSION,
+            "kind": format!("{}Binding", role["kind"].as_str().unwrap_or_default()),
+            "metadata": metadata,
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": role["kind"], "name": metadata["name"]},
+            "subjects": [{"kind": "ServiceAccount", "name": self.name, "namespace": self.namespace}],
+        })
+    }
+
+    fn deployment(&self) -> Value {
+        let mut deployment = self.of_base(DEPLOYMENT);
+        deployment["spec"]["replicas"] = self.replicas.into();
+        deployment["spec"]["selector"] = json!({"matchLabels": {}});
+        let template = &mut deployment["spec"]["template"];
+        template["metadata"]["labels"] = json!({NAME_LABEL: self.name});
+        template["spec"]["serviceAccountName"] = self.name.as_str().into();
+        let container = &mut template["spec"]["containers"][0];
+        container["image"] = self.image.as_str().into();
+        container["args"] = json!(self.args);
+        let pod_name = container["env"][0].take();
+        let variables = self.variables.iter().map(|(name, value)| json!({"name": name, "value": value}));
+        container["env"] = [pod_name].into_iter().chain(variables).collect();
+        deployment
+    }
+
+    /// An object that all operators have, named after this one.
+    fn of_base(&self, yaml: &str) -> Value {
+        let mut object = read(yaml);
+        let name =
+            object["metadata"]["name"].as_str().unwrap_or_default().replacen("operator", &self.name, 1);
+        object["metadata"]["name"] = name.into();
+        object
+    }
+
+    /// Puts an object of the operator into its namespace, and completes its selectors.
+    fn adapt(&self, object: &mut Value) {
+        let is_in_no_namespace = object["kind"].as_str().is_some_and(|kind| kind.starts_with("Cluster"));
+        if !is_in_no_namespace && object["metadata"]["namespace"].is_null() {
+            object["metadata"]["namespace"] = self.namespace.as_str().into();
+        }
+        label(object, &self.name);
+        self.select(object);
+    }
+
+    /// Adds the label to each empty selector.
+    fn select(&self, value: &mut Value) {
+        match value {
+            Value::Object(fields) => {
+                for (field, value) in fields {
+                    match value.as_object_mut() {
+                        Some(labels)
+                            if labels.is_empty() && ["matchLabels", "selector"].contains(&&**field) =>
+                        {
+                            labels.insert(NAME_LABEL.to_owned(), self.name.as_str().into());
+                        }
+                        _ => self.select(value),
+                    }
+                }
+            }
+            Value::Array(items) => items.iter_mut().for_each(|item| self.select(item)),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+        }
+    }
+}
+
+fn read(yaml: &str) -> Value {
+    yaml_serde::from_str(yaml).expect("the files of manifests/base are YAML")
+}
+
+fn label(object: &mut Value, name: &str) {
+    object["metadata"]["labels"][NAME_LABEL] = name.into();
+}
+
+/// The roles for users of a kind. Each is a part of the built-in role `admin`, `edit` or `view`:
+/// <https://kubernetes.io/docs/reference/access-authn-authz/rbac/#aggregated-clusterroles>.
+#[must_use]
+pub fn roles_of_users(definition: &Value) -> Vec<Value> {
+    const READ: [&str; 3] = ["get", "list", "watch"];
+    const WRITE: [&str; 5] = ["create", "update", "patch", "delete", "deletecollection"];
+    let spec = &definition["spec"];
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let (group, plural, singular) =
+        (text(&spec["group"]), text(&spec["names"]["plural"]), text(&spec["names"]["singular"]));
+    let versions = spec["versions"].as_array().map_or(&[][..], Vec::as_slice);
+    let has_scale = versions.iter().any(|version| !version["subresources"]["scale"].is_null());
+    let role = |name: &str, aggregate_to: &str, verbs: &[&str], scale: &[&str], more: &[(&str, &[&str])]| {
+        let rule = |part: &str, verbs: &[&str]| json!({"apiGroups": [group], "resources": [format!("{plural}{part}")], "verbs": verbs});
+        let mut rules = vec![rule("", verbs), rule("/status", &["get"])];
+        rules.extend(has_scale.then(|| rule("/scale", scale)));
+        rules.extend(more.iter().map(|(part, verbs)| rule(part, verbs)));
+        let labels = json!({format!("rbac.authorization.k8s.io/aggregate-to-{aggregate_to}"): "true"});
+        let metadata = json!({"name": format!("{singular}-{name}"), "labels": labels});
+        json!({"apiVersion": RBAC_VERSION, "kind": "ClusterRole", "metadata": metadata, "rules": rules})
+    };
+    let all = [&READ[..], &WRITE].concat();
+    let scale = ["get", "update", "patch"];
+    vec![
+        role("admin", "admin", &all, &scale, &[("/finalizers", &["update"])]),
+        role("editor", "edit", &all, &scale, &[]),
+        role("viewer", "view", &READ, &["get"], &[]),
+    ]
+}

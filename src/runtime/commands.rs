@@ -1,0 +1,323 @@
+//! The commands of an operator that has no flags of its own: [`main`].
+
+use std::{
+    collections::VecDeque,
+    env,
+    io::{self, Write},
+    path::PathBuf,
+    process,
+};
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{Runtime, RuntimeError, checked};
+use crate::{
+    leader::LeaderElection,
+    manifests::{Installation, roles_of_users},
+    plan::Objects,
+    rbac, shutdown,
+};
+
+const EXPECTED: &str = "none to run, or plan, crd, rbac or manifests";
+
+/// The `main` of an operator that has no flags. `name` is that of its Deployment and its roles:
+///
+/// ```text
+///   my-operator                     runs, by Runtime::from_env
+///   my-operator plan [-f FILE]      what it would write now, as diffs; exit status 1 if there is something, 2 after an error
+///   my-operator crd                 its CustomResourceDefinitions
+///   my-operator rbac [-n NAME]…     the least ClusterRole or, for these namespaces, Roles, each rule with its reason
+///   my-operator manifests           everything to install: --image IMAGE, --namespace NAME, --replicas N, --watch-namespace NAME,
+///                                   --service-monitor, --network-policy
+/// ```
+pub fn main(name: &str, controllers: impl FnOnce(Runtime) -> Runtime) -> Result<(), RuntimeError> {
+    let text = match OperatorCommand::parse(env::args().skip(1).collect())? {
+        OperatorCommand::Run => return controllers(Runtime::from_env()?).run(),
+        OperatorCommand::Plan(objects) => {
+            let runtime = controllers(Runtime::from_env()?);
+            let plan = shutdown::run(|stop| async {
+                tokio::select! {
+                    plan = runtime.plan(objects) => Some(plan),
+                    () = stop.requested() => None,
+                }
+            })?;
+            let plan = plan.ok_or_else(|| RuntimeError::Config("interrupted".to_owned()))?;
+            print(&plan.to_string())?;
+            plan.problems.iter().for_each(|problem| eprintln!("{problem}"));
+            process::exit(plan.exit_code().into())
+        }
+        OperatorCommand::Crd => {
+            let definitions = controllers(Runtime::offline()?).definitions;
+            definitions.iter().map(|yaml| format!("{}\n", yaml.trim_end())).collect::<Vec<_>>().join("---\n")
+        }
+        OperatorCommand::Rbac(namespaces) => {
+            let runtime = Runtime::offline()?.namespaces(namespaces)?;
+            rbac::roles(name, &controllers(runtime).permissions()?)
+        }
+        OperatorCommand::Manifests(flags) => installation(name, flags, controllers)?.yaml(),
+    };
+    print(&text)
+}
+
+fn print(text: &str) -> Result<(), RuntimeError> {
+    io::stdout().write_all(text.as_bytes()).map_err(|error| RuntimeError::Config(format!("print: {error}")))
+}
+
+enum OperatorCommand {
+    Run,
+    Plan(Option<Objects>),
+    Crd,
+    /// The namespaces to watch.
+    Rbac(Vec<String>),
+    Manifests(ManifestsFlags),
+}
+
+/// The flags of `manifests`.
+#[derive(Default)]
+struct ManifestsFlags {
+    image: Option<String>,
+    namespace: Option<String>,
+    replicas: Option<u32>,
+    watched: Vec<String>,
+    has_service_monitor: bool,
+    has_network_policy: bool,
+}
+
+impl OperatorCommand {
+    fn parse(mut arguments: VecDeque<String>) -> Result<OperatorCommand, RuntimeError> {
+        let Some(name) = arguments.pop_front() else { return Ok(OperatorCommand::Run) };
+        let mut command = match &*name {
+            "plan" => OperatorCommand::Plan(None),
+            "crd" => OperatorCommand::Crd,
+            "rbac" => OperatorCommand::Rbac(Vec::new()),
+            "manifests" => OperatorCommand::Manifests(ManifestsFlags::default()),
+            _ => return Err(wrong(format!("unexpected argument {name:?}: expected {EXPECTED}"))),
+        };
+        while let Some(flag) = arguments.pop_front() {
+            let mut value = || {
+                let value = arguments.pop_front().filter(|value| !value.is_empty());
+                value.ok_or_else(|| wrong(format!("{name} {flag}: needs a value")))
+            };
+            match (&mut command, &*flag) {
+                (OperatorCommand::Plan(objects), "-f" | "--filename") => {
+                    *objects = Some(Objects::read(&PathBuf::from(value()?)).map_err(wrong)?);
+                }
+                (OperatorCommand::Rbac(namespaces), "-n" | "--namespace") => namespaces.push(value()?),
+                (OperatorCommand::Manifests(flags), "--image") => flags.image = Some(value()?),
+                (OperatorCommand::Manifests(flags), "-n" | "--namespace") => flags.namespace = Some(value()?),
+                (OperatorCommand::Manifests(flags), "--replicas") => {
+                    let text = value()?;
+                    let replicas =
+                        text.parse().map_err(|_| wrong(format!("--replicas: {text:?} is no number")))?;
+                    flags.replicas = Some(replicas);
+                }
+                (OperatorCommand::Manifests(flags), "--watch-namespace") => flags.watched.push(value()?),
+                (OperatorCommand::Manifests(flags), "--service-monitor") => flags.has_service_monitor = true,
+                (OperatorCommand::Manifests(flags), "--network-policy") => flags.has_network_policy = true,
+                _ => return Err(wrong(format!("{name}: unexpected argument {flag:?}"))),
+            }
+        }
+        match &mut command {
+            OperatorCommand::Rbac(namespaces) => {
+                *namespaces = checked(std::mem::take(namespaces), "--namespace")?
+            }
+            OperatorCommand::Manifests(flags) => {
+                flags.watched = checked(std::mem::take(&mut flags.watched), "--watch-namespace")?;
+                checked(flags.namespace.iter().cloned().collect(), "--namespace")?;
+            }
+            OperatorCommand::Run | OperatorCommand::Plan(_) | OperatorCommand::Crd => {}
+        }
+        Ok(command)
+    }
+}
+
+fn wrong(problem: String) -> RuntimeError {
+    RuntimeError::Config(problem)
+}
+
+fn installation(
+    name: &str,
+    flags: ManifestsFlags,
+    controllers: impl FnOnce(Runtime) -> Runtime,
+) -> Result<Installation, RuntimeError> {
+    let ManifestsFlags { image, namespace, replicas, watched, has_service_monitor, has_network_policy } =
+        flags;
+    let runtime = Runtime::offline()?.leader_election(LeaderElection::default())?;
+    let mut runtime = controllers(runtime.namespaces(watched.clone())?);
+    let mut definitions = Vec::new();
+    for yaml in std::mem::take(&mut runtime.definitions) {
+        for document in yaml_serde::Deserializer::from_str(&yaml) {
+            let definition = Value::deserialize(document);
+            definitions
+                .push(definition.map_err(|error| wrong(format!("the definition is not YAML: {error}")))?);
+        }
+    }
+    let mut variables = vec![
+        ("LEADER_ELECT", "true".to_owned()),
+        ("METRICS_BIND_ADDRESS", ":8080".to_owned()),
+        ("HEALTH_PROBE_BIND_ADDRESS", ":8081".to_owned()),
+    ];
+    if !watched.is_empty() {
+        variables.push(("WATCH_NAMESPACE", watched.join(",")));
+    }
+    Ok(Installation {
+        name: name.to_owned(),
+        namespace: namespace.unwrap_or_else(|| format!("{name}-system")),
+        image: image.unwrap_or_else(|| format!("{name}:latest")),
+        replicas: replicas.unwrap_or(2),
+        args: Vec::new(),
+        variables,
+        roles_of_users: definitions.iter().flat_map(roles_of_users).collect(),
+        definitions,
+        permissions: runtime.permissions()?,
+        has_service_monitor,
+        has_network_policy,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        controller::{Cleanup, Next, Operator, Reconcile, ReconcileError},
+        rbac::{Permission, Verb},
+        resource::kinds::{ConfigMap, Secret},
+    };
+
+    const NAME: &str = "app.kubernetes.io/name";
+
+    struct Cards;
+
+    impl Operator for Cards {
+        type Kind = ConfigMap;
+        const FINALIZER: Option<&'static str> = Some("example.com/card");
+
+        async fn reconcile(&self, _: Reconcile<ConfigMap>) -> Result<Next, ReconcileError> {
+            Ok(Next::OnChange)
+        }
+
+        async fn deleting(&self, _: Reconcile<ConfigMap>) -> Result<Cleanup, ReconcileError> {
+            Ok(Cleanup::Done)
+        }
+    }
+
+    fn add(runtime: Runtime) -> Runtime {
+        runtime.controller("example.com/cards", |setup| {
+            let cards = setup.kind_without_status::<ConfigMap>("cards");
+            cards.needs::<Secret>(&[Verb::Get], "To read the key.");
+            cards.run_by(Cards)
+        })
+    }
+
+    fn parse(arguments: &[&str]) -> Result<OperatorCommand, RuntimeError> {
+        OperatorCommand::parse(arguments.iter().map(ToString::to_string).collect())
+    }
+
+    /// Also inside another runtime.
+    #[tokio::test]
+    async fn the_permissions_follow_from_the_controllers_and_the_namespaces() {
+        let permissions = |namespaces: &[&str]| {
+            let namespaces = namespaces.iter().map(ToString::to_string).collect();
+            let runtime = Runtime::offline().and_then(|runtime| runtime.namespaces(namespaces));
+            let line = |one: Permission| {
+                let verbs: Vec<_> = one.verbs.iter().map(|verb| verb.name()).collect();
+                format!("{:?} {} {}", one.reach, one.resource, verbs.join(","))
+            };
+            let permissions = add(runtime.expect("a runtime")).permissions().expect("permissions");
+            permissions.into_iter().map(line).collect::<Vec<_>>()
+        };
+        let expected = [
+            "AllNamespaces configmaps get,list,watch,patch",
+            "AllNamespaces secrets get",
+            "AllNamespaces events create,patch",
+        ];
+        assert_eq!(permissions(&[]), expected);
+        let expected = [
+            "Namespace(\"a\") configmaps get,list,watch,patch",
+            "Namespace(\"a\") secrets get",
+            "Namespace(\"a\") events create,patch",
+            "Namespace(\"a\") namespaces get",
+        ];
+        assert_eq!(permissions(&["a"]), expected);
+    }
+
+    #[test]
+    fn a_command_takes_its_own_flags_and_no_others() {
+        assert!(matches!(parse(&[]), Ok(OperatorCommand::Run)));
+        assert!(matches!(parse(&["crd"]), Ok(OperatorCommand::Crd)));
+        assert!(matches!(parse(&["plan"]), Ok(OperatorCommand::Plan(None))));
+        let both = parse(&["rbac", "-n", "b", "--namespace", "a"]);
+        assert!(matches!(both, Ok(OperatorCommand::Rbac(names)) if names == ["a", "b"]));
+        for (arguments, problem) in [
+            (
+                &["run"][..],
+                "unexpected argument \"run\": expected none to run, or plan, crd, rbac or manifests",
+            ),
+            (&["crd", "-n", "a"], "crd: unexpected argument \"-n\""),
+            (&["rbac", "a"], "rbac: unexpected argument \"a\""),
+            (&["rbac", "-n"], "rbac -n: needs a value"),
+            (
+                &["rbac", "-n", "No"],
+                "--namespace: \"No\" is not the name of a namespace; for all of them, give none",
+            ),
+            (&["plan", "-f", "/absent/file"], "/absent/file: No such file or directory (os error 2)"),
+            (&["manifests", "--replicas", "-1"], "--replicas: \"-1\" is no number"),
+        ] {
+            assert_eq!(parse(arguments).err().map(|error| error.to_string()).as_deref(), Some(problem));
+        }
+    }
+
+    #[tokio::test]
+    async fn an_installation_has_the_definitions_and_binds_each_role_where_it_applies() {
+        let add =
+            |runtime| add(runtime).definitions(include_str!("../../manifests/memcached/crd/memcacheds.yaml"));
+        let objects = |arguments: &[&str]| {
+            let Ok(OperatorCommand::Manifests(flags)) = parse(arguments) else { panic!("{arguments:?}") };
+            let objects = installation("cards", flags, add).expect("an installation").objects();
+            let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
+            let name = |object: &Value| {
+                let metadata = &object["metadata"];
+                [&object["kind"], &metadata["namespace"], &metadata["name"]].map(text).join(" ")
+            };
+            (objects.iter().map(name).collect::<Vec<_>>(), objects)
+        };
+        let (names, all) = objects(&["manifests", "--image", "cards:1", "--replicas", "3"]);
+        let expected = [
+            "Namespace - cards-system",
+            "CustomResourceDefinition - memcacheds.cache.example.com",
+            "ClusterRole - memcached-admin",
+            "ClusterRole - memcached-editor",
+            "ClusterRole - memcached-viewer",
+            "ServiceAccount cards-system cards",
+            "ClusterRoleBinding - cards",
+            "RoleBinding cards-system cards-leader-election",
+            "ClusterRole - cards",
+            "Role cards-system cards-leader-election",
+            "Deployment cards-system cards",
+            "PodDisruptionBudget cards-system cards",
+        ];
+        assert_eq!(names, expected);
+        let deployment = &all[10]["spec"];
+        assert_eq!(
+            (&deployment["replicas"], &all[10]["metadata"]["labels"][NAME]),
+            (&3.into(), &"cards".into())
+        );
+        assert_eq!(deployment["selector"]["matchLabels"][NAME], "cards");
+        assert_eq!(deployment["template"]["spec"]["containers"][0]["image"], "cards:1");
+
+        let more = ["--service-monitor", "--network-policy", "--watch-namespace", "web", "-n", "ops"];
+        let (names, all) = objects(&[&["manifests"], &more[..]].concat());
+        let roles: Vec<_> =
+            names.iter().filter(|name| name.contains("Role") && name.ends_with("cards")).collect();
+        assert_eq!(roles, ["RoleBinding web cards", "Role web cards"]);
+        let last: Vec<_> = names[names.len() - 3..].iter().map(String::as_str).collect();
+        assert_eq!(
+            last,
+            ["Service ops cards-metrics", "ServiceMonitor ops cards", "NetworkPolicy ops cards"]
+        );
+        let policy = &all[all.len() - 1]["spec"];
+        assert_eq!(policy["podSelector"]["matchLabels"][NAME], "cards");
+        assert!(all[all.len() - 3]["spec"]["selector"][NAME] == "cards");
+    }
+}
