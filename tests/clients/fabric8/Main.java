@@ -22,8 +22,8 @@ class Main {
   }
 
   public static void main(String[] args) throws Exception {
-    // On a busy machine, the first connection can take longer than the 10 s of the default.
-    try (var client = new KubernetesClientBuilder().editOrNewConfig().withConnectionTimeout(60_000).endConfig().build()) {
+    // On a busy machine, the first connection and its answer can take longer than the 10 s of the defaults.
+    try (var client = new KubernetesClientBuilder().editOrNewConfig().withConnectionTimeout(60_000).withRequestTimeout(60_000).endConfig().build()) {
       var api = client.configMaps().inNamespace("default");
       var labels = Map.of("for", "fabric8");
       var object = new ConfigMapBuilder().withNewMetadata().withName("fabric8").withLabels(labels).endMetadata();
