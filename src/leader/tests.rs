@@ -1,7 +1,7 @@
 use std::{
     io,
     pin::Pin,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::atomic::{AtomicBool, AtomicI64, Ordering},
 };
 
 use bytes::Bytes;
@@ -19,10 +19,11 @@ use crate::{
 const CONTROLLER: &str = "example.com/web-operator";
 const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases/web-operator.example.com";
 
-/// A connection that can be lost: then requests have no answer.
+/// A connection that can be lost: then requests have no answer. The clock of the process can be ahead.
 struct Losable {
     server: Arc<ApiServer>,
     is_lost: AtomicBool,
+    ahead_secs: AtomicI64,
 }
 
 impl InProcess for Losable {
@@ -40,7 +41,9 @@ impl InProcess for Losable {
     }
 
     fn now(&self) -> SystemTime {
-        self.server.now()
+        let ahead = self.ahead_secs.load(Ordering::Relaxed);
+        let by = Duration::from_secs(ahead.unsigned_abs());
+        if ahead < 0 { self.server.now() - by } else { self.server.now() + by }
     }
 }
 
@@ -59,7 +62,11 @@ impl Drop for Competitor {
 }
 
 fn process(server: &TestServer, name: &str, settings: &LeaderElection) -> Competitor {
-    let link = Arc::new(Losable { server: Arc::clone(&server.server), is_lost: AtomicBool::new(false) });
+    let link = Arc::new(Losable {
+        server: Arc::clone(&server.server),
+        is_lost: AtomicBool::new(false),
+        ahead_secs: AtomicI64::new(0),
+    });
     let in_process: Arc<dyn InProcess> = Arc::clone(&link) as _;
     let client = Client::new(Config::in_process(in_process, server.server.token()).expect("a config"));
     let cluster = Cluster::new(client.expect("a client"), Lists::Paged);
@@ -116,6 +123,28 @@ async fn a_lease_that_is_not_renewed_is_taken_when_it_has_ended() {
         b.leadership.changes(false).await;
         assert!((13..16).contains(&killed.elapsed().as_secs()), "{:?}", killed.elapsed());
     }
+}
+
+/// No process compares the times in the Lease with its own clock.
+#[tokio::test(start_paused = true)]
+async fn clocks_that_jump_do_not_move_the_lease() {
+    let (server, a, b) = leader_and_standby(&LeaderElection::default()).await;
+    for ahead_secs in [3600, -3600, 0] {
+        let before = spec(&server).await;
+        a.link.ahead_secs.store(ahead_secs, Ordering::Relaxed);
+        b.link.ahead_secs.store(-ahead_secs, Ordering::Relaxed);
+        sleep(Duration::from_secs(100)).await;
+        let after = spec(&server).await;
+        assert!(before["renewTime"] != after["renewTime"] && a.leadership.is_held(), "{after}");
+        assert!(!b.leadership.is_held());
+        assert_eq!(before["leaseTransitions"], after["leaseTransitions"]);
+    }
+    a.link.ahead_secs.store(3600, Ordering::Relaxed);
+    sleep(Duration::from_secs(100)).await;
+    let killed = Instant::now();
+    drop(a);
+    b.leadership.changes(false).await;
+    assert!((13..16).contains(&killed.elapsed().as_secs()), "{:?}", killed.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
