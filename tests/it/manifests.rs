@@ -505,6 +505,27 @@ fn each_value_of_the_chart_changes_what_it_names() {
     assert_eq!(container["image"], "registry.example/listwatch:next");
     assert_eq!(container["imagePullPolicy"], "Always");
 
+    let secure = ["metrics.secure=true,monitoring.enabled=true"];
+    assert_eq!(
+        deployment(&secure)["template"]["spec"]["containers"][0]["args"],
+        json!(["run", "mywebserver", "--metrics-secure"])
+    );
+    let endpoint = &of("ServiceMonitor", &secure)[0]["spec"]["endpoints"][0];
+    assert_eq!(
+        (&endpoint["scheme"], &endpoint["tlsConfig"]["insecureSkipVerify"]),
+        (&json!("https"), &json!(true))
+    );
+    let role = |values: &[&str], name: &str| {
+        of("ClusterRole", values).into_iter().find(|role| role["metadata"]["name"] == name).expect(name)
+    };
+    let mut needed = allowed_by(&rbac(&["mywebserver", "--metrics-secure"])[..1]);
+    needed.retain(|one| !allowed_by(&rbac(&["mywebserver"])[..1]).contains(one));
+    assert_eq!(allowed(&role(&secure, "mywebserver-operator-metrics-auth")), needed);
+    let reader = role(&secure, "mywebserver-operator-metrics-reader");
+    assert_eq!(reader["rules"], json!([{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}]));
+    // Another namespaced release has roles of other names.
+    role(&["metrics.secure=true,namespaced=true"], "mywebserver-operator-web-metrics-auth");
+
     assert_eq!(of("PodDisruptionBudget", &["podDisruptionBudget.enabled=false"]), [Value::Null; 0]);
     assert_eq!(of("CustomResourceDefinition", &["crds.enabled=false"]), [Value::Null; 0]);
     let definition = &of("CustomResourceDefinition", &["crds.keep=false"])[0];
@@ -525,6 +546,8 @@ fn each_value_of_the_chart_changes_what_it_names() {
         ("operators={nothing}", "value must be one of"),
         ("replicas=-1", "minimum"),
         ("namespaced=2", "want boolean"),
+        ("metrics.secure=yes", "want boolean"),
+        ("metrics.tls=true", "additional properties 'tls' not allowed"),
         ("serviceAccount.create=false", "give the name of a ServiceAccount"),
         ("operators={mywebserver,memcached},serviceAccount.name=me", "each has a ServiceAccount of its own"),
         ("operators={copyrator},namespaced=true", "not for the copyrator"),
