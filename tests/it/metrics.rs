@@ -13,7 +13,10 @@ use listwatch_control_plane::{eventually, saw};
 use regex::Regex;
 use reqwest::{Client, Response};
 use serde_json::{Value, json};
-use tokio::{io::AsyncReadExt, net::TcpStream};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
 
 use crate::{
     clients,
@@ -100,30 +103,65 @@ fn documented() -> BTreeMap<String, (String, BTreeSet<String>)> {
     .collect()
 }
 
+/// The queries of the alerts and of the dashboard, each with a text that has labels of the result.
+fn queries() -> Vec<(String, String)> {
+    let alerts = manifests::read("base/monitoring/alerts.yaml").remove(0);
+    let rules = alerts["spec"]["groups"][0]["rules"].as_array().unwrap().iter();
+    let rules = rules.map(|rule| (&rule["expr"], &rule["annotations"]["summary"]));
+    let dashboard = manifests::read("base/monitoring/dashboard.json").remove(0);
+    let panels = dashboard["panels"].as_array().unwrap().iter();
+    let targets = panels.flat_map(|panel| panel["targets"].as_array().unwrap());
+    let targets = targets.map(|target| (&target["expr"], &target["legendFormat"]));
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    rules.chain(targets).map(|(query, labels)| (text(query), text(labels))).collect()
+}
+
+/// Matchers name labels of their metric, `by` those of a metric of the query, and the text those that the result still has.
+fn check_labels(series: &BTreeMap<String, BTreeSet<String>>, query: &str, text: &str) {
+    let found = |pattern: &str, text: &str| -> BTreeSet<String> {
+        Regex::new(pattern).unwrap().captures_iter(text).map(|found| found[1].to_owned()).collect()
+    };
+    let mut of_metrics = BTreeSet::new();
+    for selector in Regex::new(r"\b([a-z_]+)\{([^}]*)\}").unwrap().captures_iter(query) {
+        let labels = series.get(&selector[1]).unwrap_or_else(|| panic!("not exported: {query}"));
+        let matched = found(r#"([a-z]+)(?:=~|!~|!=|=)""#, &selector[2]);
+        assert!(matched.contains("job") && matched.is_subset(labels), "{query}");
+        of_metrics.extend(labels.clone());
+    }
+    assert!(!of_metrics.is_empty(), "{query}");
+    let kept: BTreeSet<String> =
+        found(r"by \(([^)]*)\)", query).iter().flat_map(|labels| found(r"([a-z]+)", labels)).collect();
+    assert!(kept.is_subset(&of_metrics), "{query}");
+    let named = found(r"\{\{\s*(?:\$labels\.)?([a-z]+)\s*\}\}", text);
+    assert!(named.is_subset(if kept.is_empty() { &of_metrics } else { &kept }), "{text}: {query}");
+}
+
 #[tokio::test]
 async fn an_operator_exports_what_the_page_the_alerts_and_the_dashboard_name() {
     on(&[Kind::Embedded, Kind::Real], async |fixture| {
         let operator = busy(fixture).await;
         let exported = exported(&metrics(&operator).await);
         assert_eq!(exported, documented(), "docs/metrics.md");
-        let series: BTreeSet<String> = exported
-            .iter()
-            .flat_map(|(name, (kind, _))| match &**kind {
-                "histogram" => ["_bucket", "_count", "_sum"].map(|end| format!("{name}{end}")).to_vec(),
-                _ => vec![name.clone()],
-            })
-            .collect();
-        let name = Regex::new(
-            r"\b(controller_runtime|workqueue|rest_client|leader_election|listwatch|process)_[a-z_]+\b",
-        );
-        let name = name.unwrap();
-        for (file, least) in [("alerts.yaml", 6), ("dashboard.json", 12)] {
-            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests/base/monitoring").join(file);
-            let text = fs::read_to_string(path).unwrap();
-            let used: BTreeSet<String> =
-                name.find_iter(&text).map(|found| found.as_str().to_owned()).collect();
-            assert!(used.len() >= least, "{file}: {used:?}");
-            assert!(used.is_subset(&series), "{file}: {:?}", used.difference(&series));
+        let mut series = BTreeMap::from([("up".to_owned(), BTreeSet::new())]);
+        for (name, (kind, labels)) in exported {
+            match &*kind {
+                "histogram" => {
+                    for end in ["_count", "_sum"] {
+                        series.insert(format!("{name}{end}"), labels.clone());
+                    }
+                    series
+                        .insert(format!("{name}_bucket"), labels.into_iter().chain(["le".into()]).collect());
+                }
+                _ => _ = series.insert(name, labels),
+            }
+        }
+        for labels in series.values_mut() {
+            labels.extend(["job", "namespace", "pod"].map(str::to_owned));
+        }
+        let queries = queries();
+        assert!(queries.len() > 20, "{queries:?}");
+        for (query, text) in queries {
+            check_labels(&series, &query, &text);
         }
     })
     .await;
@@ -243,6 +281,33 @@ async fn clients_that_send_nothing_keep_no_other_client_away() {
         metrics(&operator).await;
         // The oldest ones were ended.
         assert_eq!(idle[0].read(&mut [0]).await.unwrap_or(0), 0);
+    })
+    .await;
+}
+
+/// Neither a client that sends a part of a request, nor one that never ends its request, keeps a connection.
+#[tokio::test]
+async fn slow_and_endless_requests_end() {
+    on(&[Kind::Embedded, Kind::Real], async |fixture| {
+        fixture.start_operator(&[]).await;
+        let operator = fixture.operator();
+        for (path, request) in
+            [("/livez", "GET /livez"), ("/metrics", "GET /metrics"), ("/debug/log", "PUT /debug/log")]
+        {
+            let address = operator.address(path).await;
+            let chunk = "x".repeat(1000);
+            let endless_head = (format!("{request} HTTP/1.1\r\n"), format!("a: {chunk}\r\n"));
+            let endless_body = format!("{request} HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n");
+            for (begin, more) in [endless_head, (endless_body, format!("3e8\r\n{chunk}\r\n"))] {
+                let mut stream = TcpStream::connect(&address).await.unwrap();
+                stream.write_all(begin.as_bytes()).await.unwrap();
+                while stream.write_all(more.as_bytes()).await.is_ok() {}
+            }
+            let mut slow = TcpStream::connect(&address).await.unwrap();
+            slow.write_all(request.as_bytes()).await.unwrap();
+            let _ = slow.read_to_end(&mut Vec::new()).await;
+        }
+        operator.until_ready().await;
     })
     .await;
 }
