@@ -42,7 +42,7 @@
 //! kinds/          the table of kinds: built_in, its defaults, printer_columns and validation; field_checks, events, pods,
 //!                 stateful_sets, jobs, schedule, cluster_ip, metadata, conditions, status_errors; crd, custom_resources
 //! selector        label and field selectors
-//! schema/         CRDs: structural schemas, defaults and pruning, cel, formats, field_errors (errors with paths);
+//! schema/         CRDs: structural schemas, defaults and pruning, re2 (patterns), cel, formats, field_errors (errors with paths);
 //!                 built-in types: openapi (definitions), decode (type errors), encode (omits empty fields), quantity,
 //!                 protobuf
 //! names           validation of names and labels

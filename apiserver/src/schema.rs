@@ -6,11 +6,12 @@
 //! ```
 //!
 //! An object passes through three steps: pruning of unknown fields, then defaults, then validation. The crate
-//! `jsonschema` checks types and limits (see `field_errors.rs`), the crate `cel` checks `x-kubernetes-validations` (see
+//! `jsonschema` checks types and limits (see `field_errors.rs`; for patterns, `re2.rs`), the crate `cel` checks `x-kubernetes-validations` (see
 //! `cel.rs`). Built-in kinds have no structural schema, but OpenAPI definitions: see `openapi.rs`, `decode.rs` and
 //! `encode.rs`.
 
 pub(crate) mod structural;
+pub(crate) mod re2;
 pub(crate) mod field_errors;
 pub(crate) mod cel;
 pub(crate) mod formats;
@@ -25,7 +26,7 @@ use std::{
     ops::ControlFlow,
 };
 
-use jsonschema::{PatternOptions, ValidationError};
+use jsonschema::{Keyword, ValidationError};
 use serde_json::{Map, Value, json};
 
 use crate::{
@@ -56,9 +57,12 @@ pub(crate) struct SchemaError {
 
 impl SchemaError {
     fn new(error: &ValidationError<'_>) -> SchemaError {
-        let pointer = error.instance_path().as_str();
-        let is_pattern = pointer.ends_with("/pattern");
-        let why = if is_pattern { "must be a valid regular expression, but isn't: " } else { "" };
+        let mut pointer = error.instance_path().as_str().to_owned();
+        let mut why = error.to_string();
+        if let Some(parent) = error.schema_path().as_str().strip_suffix(GO_PATTERN) {
+            pointer = format!("{parent}pattern");
+            why = format!("must be a valid regular expression, but isn't: {why}");
+        }
         let mut at = String::new();
         let mut names = false;
         for part in pointer.split('/').skip(1) {
@@ -71,7 +75,28 @@ impl SchemaError {
                 ["properties", "allOf", "anyOf", "oneOf"].contains(&part.as_str())
             };
         }
-        SchemaError { at, value: error.instance().clone().into_owned(), why: format!("{why}{error}") }
+        SchemaError { at, value: error.instance().clone().into_owned(), why }
+    }
+}
+
+/// What [`as_json_schema`] makes of `pattern`. `jsonschema` checks that keyword by the rules of JavaScript.
+const GO_PATTERN: &str = "x-go-pattern";
+
+struct Pattern {
+    pattern: String,
+    regex: regex::bytes::Regex,
+}
+
+impl<'i> Keyword<'i> for Pattern {
+    fn validate(&self, instance: &'i Value) -> Result<(), ValidationError<'i>> {
+        match self.is_valid(instance) {
+            true => Ok(()),
+            false => Err(ValidationError::custom(format!("should match '{}'", self.pattern))),
+        }
+    }
+
+    fn is_valid(&self, instance: &'i Value) -> bool {
+        instance.as_str().is_none_or(|text| self.regex.is_match(text.as_bytes()))
     }
 }
 
@@ -89,8 +114,11 @@ impl Schema {
         let validator = options
             .with_draft(jsonschema::Draft::Draft4)
             .should_validate_formats(true)
-            // Patterns without backtracking, as in Go.
-            .with_pattern_options(PatternOptions::regex())
+            .with_keyword(GO_PATTERN, |_, pattern, _| {
+                let pattern = pattern.as_str().unwrap_or_default();
+                let regex = re2::compile(pattern).map_err(ValidationError::schema)?;
+                Ok(Box::new(Pattern { pattern: pattern.to_owned(), regex }))
+            })
             .build(&standard)
             .map_err(|error| SchemaError::new(&error))?;
         let rules = cel::compile(source)?;
@@ -177,9 +205,13 @@ fn as_json_schema(schema: &Value) -> Value {
             "minLength" | "minItems" | "minProperties" if value.as_i64().is_none_or(|least| least < 0) => {
                 continue;
             }
+            "pattern" => {
+                standard.insert(GO_PATTERN.to_owned(), value.clone());
+                continue;
+            }
             "type" | "enum" | "minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum"
-            | "minLength" | "maxLength" | "pattern" | "minItems" | "maxItems" | "uniqueItems"
-            | "multipleOf" | "minProperties" | "maxProperties" => value.clone(),
+            | "minLength" | "maxLength" | "minItems" | "maxItems" | "uniqueItems" | "multipleOf"
+            | "minProperties" | "maxProperties" => value.clone(),
             _ => continue,
         };
         standard.insert(word.clone(), value);

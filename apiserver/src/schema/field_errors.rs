@@ -181,7 +181,8 @@ fn as_cause(error: &ValidationError<'_>) -> Cause {
         ValidationErrorKind::MaxLength { limit } => {
             Cause::too_long(field.clone(), &format!("may not be more than {limit} bytes"))
         }
-        ValidationErrorKind::Pattern { pattern } => invalid(format!("should match '{pattern}'")),
+        // A pattern: see `schema.rs`.
+        ValidationErrorKind::Custom { message, .. } => invalid(message.clone()),
         ValidationErrorKind::MinItems { limit } => invalid(format!("should have at least {limit} items")),
         ValidationErrorKind::MaxItems { limit } => too_many("", *limit),
         ValidationErrorKind::MinProperties { limit } => {

@@ -96,6 +96,7 @@ stories! {
     ordinals
     paging
     patching
+    patterns
     pods
     reading
     refusing
