@@ -5,6 +5,7 @@
 mod apiserver;
 mod demo;
 mod manifests;
+mod new;
 mod stage;
 
 use clap::Subcommand;
@@ -15,7 +16,8 @@ pub(super) use self::stage::DemoFlag;
 
 /// Lines of `listwatch --help`. The demo comes first.
 pub(super) const EXAMPLES: &str = "  listwatch demo                        see it work, without a cluster\n  \
-    listwatch apiserver                   an API server alone, for kubectl and for tests\n";
+    listwatch apiserver                   an API server alone, for kubectl and for tests\n  \
+    listwatch new NAME --group … --kind … write an operator of your own, with its tests\n";
 /// A line of `listwatch get --help`.
 pub(super) const GET_EXAMPLE: &str = "  listwatch get namespaces --demo              without a cluster\n";
 /// Lines of `listwatch watch --help`.
@@ -28,6 +30,7 @@ pub(super) const LEFT_OUT: [&str; 0] = [];
 pub(super) enum EmbeddedCommand {
     Demo(demo::DemoArgs),
     Apiserver(apiserver::ApiserverArgs),
+    New(new::NewArgs),
 }
 
 impl EmbeddedCommand {
@@ -35,6 +38,7 @@ impl EmbeddedCommand {
         match self {
             EmbeddedCommand::Demo(demo) => demo::main(demo),
             EmbeddedCommand::Apiserver(apiserver) => apiserver::main(apiserver),
+            EmbeddedCommand::New(new) => new::main(new),
         }
     }
 }

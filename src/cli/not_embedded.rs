@@ -9,7 +9,7 @@ pub(super) const EXAMPLES: &str = "";
 pub(super) const GET_EXAMPLE: &str = "";
 pub(super) const WATCH_EXAMPLE: &str = "";
 /// The commands that this build lacks.
-pub(super) const LEFT_OUT: [&str; 2] = ["demo", "apiserver"];
+pub(super) const LEFT_OUT: [&str; 3] = ["demo", "apiserver", "new"];
 
 #[derive(Debug, Subcommand)]
 pub(super) enum EmbeddedCommand {}

@@ -152,12 +152,14 @@ impl Pem {
 }
 
 impl Config {
-    /// The API server at `server`, known by the certificates in `authority_pem`, for the bearer of `token`.
+    /// The API server at `server`, known by the certificates in `authority_pem`, for the bearer of `token`. Empty: no token.
     pub fn new(server: &str, authority_pem: &[u8], token: &str) -> Result<Config, Error> {
         let origin = "given address".to_owned();
         let mut config = Config::anonymous(parse_server(server, &origin)?, origin);
         "the bearer of a given token".clone_into(&mut config.user);
-        config.login = Login::Token(SecretString(token.to_owned()));
+        if !token.is_empty() {
+            config.login = Login::Token(SecretString(token.to_owned()));
+        }
         config.has_proxy_variable = Env::from_process().has_proxy;
         let field = "given certificate authority".to_owned();
         config.tls.authority = Some(Pem { field, source: PemSource::Inline(authority_pem.to_owned()) });

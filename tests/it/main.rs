@@ -78,6 +78,7 @@ mod fields;
 mod layers;
 mod log;
 mod manifests;
+mod new;
 mod plan;
 mod slow_clients;
 mod study;

@@ -1,0 +1,267 @@
+//! `listwatch new`: a crate with an operator, its tests, and what builds and checks it.
+//!
+//! The files below `new/` are templates. `__Kind__` and other such words stand for the names. A line that ends with `//~ deployment` or
+//! `#~ deployment` is for operators with this child alone, one that ends with `//~ !deployment` for those without.
+
+use std::{
+    fs::{self, OpenOptions},
+    io::{self, Write},
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use clap::{Args, ValueEnum};
+
+use crate::cli::failure::Failure;
+
+/// The files of the crate, and their templates.
+const FILES: [(&str, &str); 7] = [
+    ("Cargo.toml", include_str!("new/Cargo.toml.txt")),
+    ("src/main.rs", include_str!("new/main.rs.txt")),
+    ("src/tests.rs", include_str!("new/tests.rs.txt")),
+    ("sample.yaml", include_str!("new/sample.yaml")),
+    ("Dockerfile", include_str!("new/Dockerfile")),
+    (".github/workflows/ci.yml", include_str!("new/ci.yml")),
+    ("README.md", include_str!("new/README.md")),
+];
+
+/// <https://doc.rust-lang.org/reference/keywords.html>, and names that cargo refuses.
+const KEYWORDS: &str = "abstract as async await become box break const continue crate do dyn else enum extern false final fn for gen if impl \
+    in let loop macro match mod move mut override priv pub ref return self static struct super trait true try type typeof union unsafe \
+    unsized use virtual where while yield build core deps examples incremental proc-macro std test";
+/// The types that a generated crate uses, and no object can have their names.
+const TYPES: &str = "Children Cleanup Conditions ConfigMap Container Controller Deployment DeploymentSpec Labels LabelSelector Next ObjectMeta \
+    Operator Option Pod PodSpec PodTemplate Reconcile ReconcileError RuntimeError Service ServicePort ServiceSpec Setup String Verb Verdict";
+
+/// Write a crate with an operator of your own, and its tests
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    listwatch new page-operator --group example.com --kind Page --git URL\n  \
+    listwatch new shop --group example.com --kind Shop --child deployment,service --finalizer --path ../listwatch\n\n\
+    Then, in the new directory: cargo test")]
+pub(in super::super) struct NewArgs {
+    /// Name of the crate, of its directory and of the operator
+    #[arg(value_name = "NAME", value_parser = name)]
+    name: String,
+    /// API group of the kind: a domain of yours
+    #[arg(long, value_name = "DOMAIN", value_parser = group)]
+    group: String,
+    /// Kind of the objects, such as Page
+    #[arg(long, value_name = "KIND", value_parser = kind)]
+    kind: String,
+    /// API version of the kind
+    #[arg(long, value_name = "VERSION", default_value = "v1", value_parser = version)]
+    version: String,
+    /// Plural of the kind in lower case. Default: by the rules of English
+    #[arg(long, value_name = "PLURAL", value_parser = plural)]
+    plural: Option<String>,
+    /// Objects of the kind are in no namespace
+    #[arg(long)]
+    cluster: bool,
+    /// What an object becomes; may be repeated, or a list with commas
+    #[arg(long = "child", value_name = "KIND", value_delimiter = ',', default_value = "configmap")]
+    children: Vec<ChildKind>,
+    /// The operator cleans up after a deleted object
+    #[arg(long)]
+    finalizer: bool,
+    /// Directory of a clone of listwatch, in place of the published version
+    #[arg(long, value_name = "DIR", conflicts_with = "git")]
+    path: Option<PathBuf>,
+    /// Git repository of listwatch, in place of the published version
+    #[arg(long, value_name = "URL", value_parser = url)]
+    git: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+enum ChildKind {
+    #[value(name = "configmap")]
+    ConfigMap,
+    Deployment,
+    Service,
+}
+
+impl ChildKind {
+    /// The tag of its lines, and what it is called in a sentence.
+    fn names(self) -> (&'static str, &'static str) {
+        match self {
+            ChildKind::ConfigMap => ("configmap", "a ConfigMap"),
+            ChildKind::Deployment => ("deployment", "a Deployment"),
+            ChildKind::Service => ("service", "a Service"),
+        }
+    }
+}
+
+pub(super) fn main(mut args: NewArgs) -> Result<(), Failure> {
+    args.children.sort();
+    args.children.dedup();
+    let dir = Path::new(&args.name);
+    if dir.exists() {
+        return Err(Failure::Usage(format!(
+            "{} exists: choose another name, or another directory",
+            dir.display()
+        )));
+    }
+    let source = args.source()?;
+    for (file, template) in FILES {
+        let path = dir.join(file);
+        let text = args.fill(template).replace("__source__", &source);
+        write(&path, &text).map_err(|error| Failure::Runtime(format!("{}: {error}", path.display())))?;
+    }
+    // The lengths of the names decide where lines break. Without rustfmt, `cargo fmt` does it later.
+    let format = Command::new("rustfmt").args(["--edition", "2024"]).arg(dir.join("src/main.rs")).output();
+    drop(format);
+    let text = format!("{} is in {}/. Next: cd {} && cargo test\n", args.kind, args.name, args.name);
+    Ok(io::stdout().write_all(text.as_bytes())?)
+}
+
+/// Never overwrites a file.
+fn write(path: &Path, text: &str) -> io::Result<()> {
+    if let Some(dir) = path.parent() {
+        fs::create_dir_all(dir)?;
+    }
+    OpenOptions::new().write(true).create_new(true).open(path)?.write_all(text.as_bytes())
+}
+
+impl NewArgs {
+    /// Where the crate has the library from, as in Cargo.toml.
+    fn source(&self) -> Result<String, Failure> {
+        let Some(path) = &self.path else {
+            return Ok(match &self.git {
+                Some(url) => format!("git = \"{url}\""),
+                None => format!("version = \"{}\"", env!("CARGO_PKG_VERSION")),
+            });
+        };
+        let wrong = |cause: &str| Failure::Usage(format!("--path {}: {cause}", path.display()));
+        let path = path.canonicalize().map_err(|error| wrong(&error.to_string()))?;
+        let manifest = fs::read_to_string(path.join("Cargo.toml")).unwrap_or_default();
+        match path.to_str() {
+            Some(text) if manifest.contains("name = \"listwatch\"") => Ok(format!("path = {text:?}")),
+            Some(_) | None => Err(wrong("is no clone of listwatch")),
+        }
+    }
+
+    fn fill(&self, template: &str) -> String {
+        let kind = self.kind.to_lowercase();
+        let plural = self.plural.clone().unwrap_or_else(|| plural_of(&kind));
+        let names: Vec<_> = self.children.iter().map(|child| child.names().1).collect();
+        let children = match &names[..] {
+            [first @ .., before, last] => [first, &[&format!("{before} and {last}")]].concat().join(", "),
+            _ => names.concat(),
+        };
+        let lines = template.lines().filter_map(|line| {
+            let Some((line, tag)) = line.split_once(" //~ ").or_else(|| line.split_once(" #~ ")) else {
+                return Some(line);
+            };
+            let (tag, is_wanted) = tag.strip_prefix('!').map_or((tag, true), |tag| (tag, false));
+            (self.has(tag) == is_wanted).then_some(line)
+        });
+        let text = lines.map(|line| format!("{line}\n")).collect::<String>();
+        [
+            ("__name__", self.name.as_str()),
+            ("__group__", &self.group),
+            ("__version__", &self.version),
+            ("__Kind__", &self.kind),
+            ("__kind__", &kind),
+            ("__plural__", &plural),
+            ("__children__", &children),
+        ]
+        .iter()
+        .fold(text, |text, (word, value)| text.replace(word, value))
+    }
+
+    /// Whether lines with this tag are wanted.
+    fn has(&self, tag: &str) -> bool {
+        match tag {
+            "cluster" => self.cluster,
+            "finalizer" => self.finalizer,
+            child => self.children.iter().any(|known| known.names().0 == child),
+        }
+    }
+}
+
+fn plural_of(kind: &str) -> String {
+    let is_hissing = ["s", "x", "z", "ch", "sh"].iter().any(|end| kind.ends_with(end));
+    match kind.strip_suffix('y') {
+        Some(stem) if !stem.ends_with(['a', 'e', 'i', 'o', 'u']) => format!("{stem}ies"),
+        _ if is_hissing => format!("{kind}es"),
+        _ => format!("{kind}s"),
+    }
+}
+
+fn is_one_of(words: &str, word: &str) -> bool {
+    words.split_whitespace().any(|known| known == word)
+}
+
+fn is_label(text: &str) -> bool {
+    let inside = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    (1..=63).contains(&text.len())
+        && text.bytes().all(inside)
+        && !text.starts_with('-')
+        && !text.ends_with('-')
+}
+
+fn name(text: &str) -> Result<String, &'static str> {
+    match text {
+        // With the end `-leader-election` it is the name of a Role, and in a namespace `NAME-system`.
+        _ if !is_label(text) || text.len() > 40 => {
+            Err("is no name of at most 40 lower-case letters, digits and '-'")
+        }
+        _ if !text.starts_with(|c: char| c.is_ascii_lowercase()) => {
+            Err("does not begin with a letter, as a crate must")
+        }
+        _ if is_one_of(KEYWORDS, text) => Err("is a word of Rust or of cargo"),
+        "listwatch" => Err("is the name of the library"),
+        _ => Ok(text.to_owned()),
+    }
+}
+
+fn group(text: &str) -> Result<String, &'static str> {
+    if text.len() > 253 || !text.contains('.') || !text.split('.').all(is_label) {
+        return Err("is no domain in lower case, such as example.com");
+    }
+    if text.ends_with(".k8s.io")
+        || text.ends_with(".kubernetes.io")
+        || text == "k8s.io"
+        || text == "kubernetes.io"
+    {
+        return Err("belongs to Kubernetes: choose a domain of yours");
+    }
+    Ok(text.to_owned())
+}
+
+fn kind(text: &str) -> Result<String, &'static str> {
+    let is_word = text.starts_with(|c: char| c.is_ascii_uppercase())
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    match text {
+        _ if !is_word || text.len() > 50 => Err("is no name in CamelCase, such as Page"),
+        _ if is_one_of(TYPES, text) => Err("is the name of a type that the operator uses"),
+        _ => Ok(text.to_owned()),
+    }
+}
+
+/// As <https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definition-versioning/#version-priority>.
+fn version(text: &str) -> Result<String, &'static str> {
+    let is_number = |text: &str| {
+        !text.is_empty() && !text.starts_with('0') && text.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    let wanted = text.strip_prefix('v').is_some_and(|rest| {
+        let parts = rest.split_once("alpha").or_else(|| rest.split_once("beta"));
+        parts.map_or_else(|| is_number(rest), |(major, minor)| is_number(major) && is_number(minor))
+    });
+    if wanted { Ok(text.to_owned()) } else { Err("is no version such as v1, v1beta1 or v1alpha1") }
+}
+
+fn plural(text: &str) -> Result<String, &'static str> {
+    let is_word = is_label(text) && text.bytes().all(|byte| byte.is_ascii_lowercase());
+    if is_word && !is_one_of(KEYWORDS, text) {
+        Ok(text.to_owned())
+    } else {
+        Err("is no word in lower case, such as pages")
+    }
+}
+
+fn url(text: &str) -> Result<String, &'static str> {
+    let is_plain =
+        !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\');
+    if is_plain { Ok(text.to_owned()) } else { Err("is no URL") }
+}

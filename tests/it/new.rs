@@ -1,0 +1,82 @@
+//! Tests `listwatch new`: what it refuses, and that it overwrites nothing. `tests/e2e/new` builds and runs what it writes.
+
+use std::{fs, path::Path, process::Output};
+
+use crate::operator::listwatch;
+
+fn new(dir: &Path, args: &[&str]) -> Output {
+    listwatch().current_dir(dir).arg("new").args(args).output().unwrap()
+}
+
+#[test]
+fn a_crate_has_what_was_asked_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let args = [
+        "--group",
+        "example.com",
+        "--kind",
+        "Policy",
+        "--child",
+        "service,configmap",
+        "--git",
+        "https://example.com/x",
+    ];
+    let output = new(dir.path(), &[&["team-policies"], &args[..]].concat());
+    assert!(output.status.success(), "{output:?}");
+    let read = |file: &str| fs::read_to_string(dir.path().join("team-policies").join(file)).unwrap();
+    let main = read("src/main.rs");
+    for text in [
+        "a Policy becomes a ConfigMap and a Service.",
+        r#"listwatch::kind!(Policy, "example.com", "v1", "policies");"#,
+        "services: Children<Service>,",
+    ] {
+        assert!(main.contains(text), "{text}\n{main}");
+    }
+    let absent = ["Deployment", "FINALIZER", "//~", "__"];
+    assert!(absent.iter().all(|text| !main.contains(text)), "{main}");
+    assert!(read("Cargo.toml").contains(r#"listwatch = { git = "https://example.com/x","#));
+    assert_eq!(read("sample.yaml").lines().count(), 7);
+
+    // A second time, and in a directory that has only one file of it.
+    for _ in 0..2 {
+        let again = new(dir.path(), &[&["team-policies"], &args[..]].concat());
+        let errors = String::from_utf8(again.stderr).unwrap();
+        assert_eq!(errors, "listwatch: team-policies exists: choose another name, or another directory\n");
+        assert_eq!(again.status.code(), Some(2));
+        fs::remove_file(dir.path().join("team-policies/Cargo.toml")).unwrap_or_default();
+    }
+}
+
+#[test]
+fn each_wrong_name_is_refused_with_one_line_and_nothing_is_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let absent = crate::ABSENT;
+    for (name, group, kind, more, problem) in [
+        ("Shop", "example.com", "Shop", &[][..], "is no name of at most 40"),
+        ("1shop", "example.com", "Shop", &[], "does not begin with a letter"),
+        ("match", "example.com", "Shop", &[], "is a word of Rust or of cargo"),
+        ("../shop", "example.com", "Shop", &[], "is no name of at most 40"),
+        ("listwatch", "example.com", "Shop", &[], "is the name of the library"),
+        ("shop", "example", "Shop", &[], "is no domain"),
+        ("shop", "Example.com", "Shop", &[], "is no domain"),
+        ("shop", "batch.k8s.io", "Shop", &[], "belongs to Kubernetes"),
+        ("shop", "example.com", "shop", &[], "is no name in CamelCase"),
+        ("shop", "example.com", "Deployment", &[], "is the name of a type"),
+        ("shop", "example.com", "Shop", &["--version", "1"], "is no version such as v1"),
+        ("shop", "example.com", "Shop", &["--version", "v1gamma1"], "is no version such as v1"),
+        ("shop", "example.com", "Shop", &["--plural", "Shops"], "is no word in lower case"),
+        ("shop", "example.com", "Shop", &["--child", "pod"], "invalid value 'pod' for '--child <KIND>'"),
+        ("shop", "example.com", "Shop", &["--git", "a\"b"], "is no URL"),
+        ("shop", "example.com", "Shop", &["--path", absent], "No such file or directory"),
+        ("shop", "example.com", "Shop", &["--path", "."], "is no clone of listwatch"),
+    ] {
+        let output = new(dir.path(), &[&[name, "--group", group, "--kind", kind], more].concat());
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            errors.contains(problem) && errors.lines().count() == 1,
+            "{name} {group} {kind} {more:?}: {errors}"
+        );
+        assert_eq!(output.status.code(), Some(2), "{errors}");
+    }
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+}
