@@ -236,7 +236,6 @@ async fn apiserver_serves_the_objects_of_manifests_and_applies_faults() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("a.yaml"), MANIFESTS).unwrap();
     fs::write(dir.path().join("b.json"), CRD).unwrap();
-    fs::write(dir.path().join("kustomization.yaml"), "resources: [a.yaml]").unwrap();
     fs::write(dir.path().join("README.md"), "not: [yaml").unwrap();
     let kubeconfig = dir.path().join("kubeconfig");
     let mut command = listwatch();
@@ -269,6 +268,42 @@ async fn apiserver_serves_the_objects_of_manifests_and_applies_faults() {
         .unwrap();
     get("/api/v1/pods").await.unwrap();
     assert_eq!(server.terminate(), Some(0));
+}
+
+/// The directories of a project made by kubebuilder have files that are no objects.
+#[tokio::test]
+async fn a_directory_is_read_by_its_kustomization_or_with_all_below_it() {
+    let dir = tempfile::tempdir().unwrap();
+    for (file, text) in [
+        ("config/crd/bases/carts.json", CRD),
+        (
+            "config/crd/kustomization.yaml",
+            "resources: [bases/carts.json, ../samples]\nconfigurations: [config.yaml]\nnamePrefix: a-\n",
+        ),
+        ("config/crd/config.yaml", "nameReference: []\n"),
+        ("config/samples/a.yaml", MANIFESTS),
+    ] {
+        let path = dir.path().join(file);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+    for (args, below, noted) in [
+        (&["--manifests"][..], "config/crd", "kustomization.yaml: only resources are read, not namePrefix\n"),
+        (
+            &["-R", "--manifests"],
+            "config",
+            "config.yaml, document 1: has no apiVersion, so it is not an object of Kubernetes\n",
+        ),
+    ] {
+        let stderr = dir.path().join("stderr");
+        let mut command = listwatch();
+        command.arg("apiserver").args(args).arg(dir.path().join(below));
+        let server = Running::start(command.stderr(fs::File::create(&stderr).unwrap()));
+        assert!(server.stdout.contains(": 5.\n"), "{}", server.stdout);
+        let stderr = fs::read_to_string(stderr).unwrap();
+        assert!(stderr.ends_with(noted) && stderr.lines().count() == 1, "{stderr}");
+        assert_eq!(server.terminate(), Some(0));
+    }
 }
 
 /// A test that comes from envtest writes the status of its Deployments itself.
@@ -395,7 +430,7 @@ fn invalid_input_is_one_line_that_names_the_place() {
         (
             &["--manifests", &dir.path().display().to_string()],
             2,
-            "holds no objects (.yaml, .yml and .json are read, directories below it are not)",
+            "holds no objects (.yaml, .yml and .json are read; those in directories below it with -R)",
         ),
         (&["--manifests", &no_yaml], 2, "no-yaml, document 2: not YAML: "),
         (&["--manifests", &no_kind], 2, "no-kind, document 2: has no apiVersion"),

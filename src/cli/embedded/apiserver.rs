@@ -14,7 +14,7 @@ use tempfile::{NamedTempFile, PersistError};
 use tracing::Level;
 
 use self::credentials::{CredentialFiles, KUBECONFIG, quoted};
-use super::manifests;
+use super::manifests::{self, Depth};
 use crate::{
     cli::{
         env::parse_switch,
@@ -44,9 +44,12 @@ pub(in super::super) struct ApiserverArgs {
     /// Port on 127.0.0.1; 0 for a free one
     #[arg(long, value_name = "PORT", env = "LISTWATCH_PORT", default_value_t = 0, value_parser = parse_port)]
     port: u16,
-    /// YAML or JSON file, or directory of such files, with objects to create at the start (CRDs first, then Namespaces); may be repeated
+    /// YAML or JSON file, or directory of such files or with a kustomization, whose resources are read; with objects to create at the start (CRDs first, then Namespaces); may be repeated
     #[arg(long, value_name = "PATH", env = "LISTWATCH_MANIFESTS")]
     manifests: Vec<PathBuf>,
+    /// Read the directories of --manifests with all directories below them, and no kustomization
+    #[arg(short = 'R', long, env = "LISTWATCH_RECURSIVE")]
+    recursive: bool,
     /// File to write the kubeconfig to. The files for curl are then in a directory beside it. Default: all in a temporary directory, removed when the server stops
     #[arg(long, value_name = "FILE", env = "LISTWATCH_KUBECONFIG_OUT")]
     kubeconfig_out: Option<PathBuf>,
@@ -120,9 +123,10 @@ pub(super) fn main(mut apiserver: ApiserverArgs) -> Result<(), Failure> {
     }
     apiserver.log.start(Level::WARN);
     let ApiserverArgs { port, manifests, kubeconfig_out, fault, output, controllers, .. } = apiserver;
+    let depth = if apiserver.recursive { Depth::All } else { Depth::One };
     let options = Options { port, controllers, ..Options::default() };
     let kubeconfig_out = kubeconfig_out.map(|path| path::absolute(&path).unwrap_or(path));
-    until_signal(async |stop| run(options, manifests, kubeconfig_out, fault, output, stop).await)
+    until_signal(async |stop| run(options, manifests, depth, kubeconfig_out, fault, output, stop).await)
 }
 
 fn help() -> Result<(), Failure> {
@@ -133,13 +137,14 @@ fn help() -> Result<(), Failure> {
 async fn run(
     options: Options,
     manifests: Vec<PathBuf>,
+    depth: Depth,
     kubeconfig_out: Option<PathBuf>,
     faults: Vec<Fault>,
     output: ReadyOutput,
     stop: Stop,
 ) -> Result<(), Failure> {
     // An unreadable file is an error before anything is started.
-    let objects = manifests::read(&manifests)?;
+    let objects = manifests::read(&manifests, depth)?;
     let server = start(options).await?;
     let admin = Client::new(Config::new(&server.url(), server.ca_pem().as_bytes(), server.token())?)?;
     let count = objects.len();

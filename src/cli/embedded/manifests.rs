@@ -1,7 +1,7 @@
 //! Manifests: YAML and JSON files of objects, and what creates them, in an order in which they can be.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     fs::{self, File},
     io::{self, Read},
     path::{Path, PathBuf},
@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::{
-    cli::failure::Failure,
+    cli::{failure::Failure, terminal::note},
     client::{Client, Error, Request},
 };
 
@@ -47,19 +47,31 @@ impl Manifest {
     }
 }
 
+/// Which files of a directory are read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Depth {
+    /// Those that its kustomization lists as resources. Without one, those in it, as `kubectl apply -f` does.
+    One,
+    /// Those in it and below, as `kubectl apply -R -f` does.
+    All,
+}
+
 /// Reads files, and the files of directories in the order of their names.
-pub(super) fn read(paths: &[PathBuf]) -> Result<Vec<Manifest>, Failure> {
+pub(super) fn read(paths: &[PathBuf], depth: Depth) -> Result<Vec<Manifest>, Failure> {
     let mut manifests = Vec::new();
     for path in paths {
         let before = manifests.len();
-        for file in files(path).map_err(|error| unreadable(path, &error))? {
-            read_file(&file, &mut manifests)?;
+        let mut files = Vec::new();
+        find_files(path, depth, &mut files)?;
+        for file in files {
+            read_file(&file, path.is_dir(), &mut manifests)?;
         }
         if manifests.len() == before {
-            let hint = if path.is_dir() {
-                " (.yaml, .yml and .json are read, directories below it are not)"
-            } else {
-                ""
+            let hint = match depth {
+                Depth::One if path.is_dir() => {
+                    " (.yaml, .yml and .json are read; those in directories below it with -R)"
+                }
+                Depth::One | Depth::All => "",
             };
             return Err(Failure::Usage(format!("--manifests {}: holds no objects{hint}", path.display())));
         }
@@ -72,24 +84,57 @@ fn unreadable(path: &Path, error: &io::Error) -> Failure {
     Failure::Usage(format!("--manifests {}: {error}", path.display()))
 }
 
-/// As `kubectl apply -f DIR` does, but for the kustomization, which is not an object.
-fn files(path: &Path) -> io::Result<Vec<PathBuf>> {
+fn find_files(path: &Path, depth: Depth, files: &mut Vec<PathBuf>) -> Result<(), Failure> {
+    let is_kustomization = |path: &Path| path.file_stem().is_some_and(|stem| stem == "kustomization");
     if !path.is_dir() {
-        return Ok(vec![path.to_owned()]);
+        files.push(path.to_owned());
+        return Ok(());
     }
-    let mut files = Vec::new();
-    for entry in fs::read_dir(path)? {
-        let file = entry?.path();
-        let is_manifest = file.extension().is_some_and(|end| end == "yaml" || end == "yml" || end == "json");
-        if is_manifest && file.file_stem().is_some_and(|stem| stem != "kustomization") && file.is_file() {
-            files.push(file);
+    let mut entries = Vec::new();
+    for entry in fs::read_dir(path).map_err(|error| unreadable(path, &error))? {
+        entries.push(entry.map_err(|error| unreadable(path, &error))?.path());
+    }
+    entries.sort();
+    let kustomization = entries.iter().find(|entry| is_kustomization(entry) && entry.is_file());
+    if let (Depth::One, Some(file)) = (depth, kustomization) {
+        return find_resources(path, file, files);
+    }
+    for entry in entries {
+        let is_manifest = entry.extension().is_some_and(|end| end == "yaml" || end == "yml" || end == "json");
+        if entry.is_dir() && depth == Depth::All {
+            find_files(&entry, depth, files)?;
+        } else if is_manifest && entry.is_file() && !is_kustomization(&entry) {
+            files.push(entry);
         }
     }
-    files.sort();
-    Ok(files)
+    Ok(())
 }
 
-fn read_file(path: &Path, manifests: &mut Vec<Manifest>) -> Result<(), Failure> {
+/// The files and directories that a kustomization lists. What else it says is not done, and noted.
+fn find_resources(dir: &Path, file: &Path, files: &mut Vec<PathBuf>) -> Result<(), Failure> {
+    let text = fs::read_to_string(file).map_err(|error| unreadable(file, &error))?;
+    let kustomization: BTreeMap<String, Value> = yaml_serde::from_str(&text)
+        .map_err(|error| Failure::Usage(format!("{}: not a kustomization: {error}", file.display())))?;
+    let mut ignored = Vec::new();
+    for (field, value) in kustomization {
+        match &*field {
+            "apiVersion" | "kind" | "metadata" | "configurations" => {}
+            "resources" | "bases" => {
+                for resource in value.as_array().into_iter().flatten().filter_map(Value::as_str) {
+                    find_files(&dir.join(resource), Depth::One, files)?;
+                }
+            }
+            _ => ignored.push(field),
+        }
+    }
+    if !ignored.is_empty() {
+        note(&format!("{}: only resources are read, not {}", file.display(), ignored.join(", ")));
+    }
+    Ok(())
+}
+
+/// What is not an object is an error, but only noted if nobody named the file.
+fn read_file(path: &Path, is_found: bool, manifests: &mut Vec<Manifest>) -> Result<(), Failure> {
     let mut text = String::new();
     let read = File::open(path).and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text));
     if read.map_err(|error| unreadable(path, &error))? as u64 > FILE_BYTES_MAX {
@@ -99,7 +144,10 @@ fn read_file(path: &Path, manifests: &mut Vec<Manifest>) -> Result<(), Failure> 
         let from = format!("{}, document {}", path.display(), index + 1);
         let object = Value::deserialize(document);
         let object = object.map_err(|error| Failure::Usage(format!("{from}: not YAML: {error}")))?;
-        take(object, from, manifests)?;
+        match take(object, from, manifests) {
+            Err(Failure::Usage(problem)) if is_found => note(&format!("skipped {problem}")),
+            taken => taken?,
+        }
     }
     Ok(())
 }
