@@ -44,11 +44,6 @@ impl Clock {
         humantime::format_rfc3339_micros(self.now()).to_string()
     }
 
-    /// Nanoseconds since the epoch, for the names of Events.
-    pub(crate) fn nanos(&self) -> u128 {
-        self.now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos()
-    }
-
     /// The time since a timestamp. `None` if it cannot be parsed.
     pub(crate) fn since(&self, timestamp: &Value) -> Option<Duration> {
         let then = humantime::parse_rfc3339_weak(timestamp.as_str()?).ok()?;

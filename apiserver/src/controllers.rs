@@ -17,6 +17,7 @@ pub(crate) use kubelet::HEARTBEAT;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque},
+    hash::{DefaultHasher, Hash, Hasher},
     sync::Arc,
     time::Duration,
 };
@@ -402,8 +403,19 @@ fn write_event(
     let namespace = metadata["namespace"].as_str().unwrap_or("default").to_owned();
     let name = metadata["name"].as_str().unwrap_or_default();
     let now = storage.clock.time();
+    // The same name for the same Event, which is then counted.
+    let mut hasher = DefaultHasher::new();
+    (uid(about), component, kind, reason, message).hash(&mut hasher);
+    let event_name = format!("{name}.{:016x}", hasher.finish());
+    let known = Place::new("events", Some(&namespace), &event_name);
+    if storage.get(&known).is_some() {
+        return change(storage, &known, Part::Main, |event| {
+            event["count"] = (event["count"].as_i64().unwrap_or_default() + 1).into();
+            event["lastTimestamp"] = now.into();
+        });
+    }
     let event = json!({
-        "metadata": {"name": format!("{name}.{:x}{:04x}", storage.clock.nanos(), fastrand::u16(..))},
+        "metadata": {"name": event_name},
         "involvedObject": {"kind": about["kind"], "apiVersion": about["apiVersion"], "name": name,
             "namespace": namespace, "uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]},
         "reason": reason, "message": message, "type": kind, "count": 1, "source": {"component": component},

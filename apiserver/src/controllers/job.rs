@@ -305,6 +305,7 @@ fn write_status(storage: &mut Storage, place: &Place, job: &Value, end: Option<&
     let terminating = pods.iter().filter(|(_, pod)| is_terminating(pod) && !has_ended(pod)).count();
     let (active, now) = (active.count(), storage.clock.time());
     let end_now = end.filter(|_| active == 0 && terminating == 0);
+    let mut turned = None;
     change(storage, place, Part::Status, |job| {
         let suspended = job["spec"]["suspend"] == true;
         if job["status"]["startTime"].is_null() && !suspended {
@@ -315,12 +316,14 @@ fn write_status(storage: &mut Storage, place: &Place, job: &Value, end: Option<&
         } else if !is_terminating(job) && suspended && !is(job, "Suspended") {
             remove_condition(job, "Suspended");
             add_condition(job, "Suspended", "True", "JobSuspended", "Job suspended", &now);
+            turned = Some(("Suspended", "Job suspended"));
             if let Some(status) = job["status"].as_object_mut() {
                 status.remove("startTime");
             }
         } else if !suspended && is(job, "Suspended") {
             remove_condition(job, "Suspended");
             add_condition(job, "Suspended", "False", "JobResumed", "Job resumed", &now);
+            turned = Some(("Resumed", "Job resumed"));
             job["status"]["startTime"] = now.as_str().into();
         }
         if let Some(end) = end_now {
@@ -337,6 +340,9 @@ fn write_status(storage: &mut Storage, place: &Place, job: &Value, end: Option<&
         status["terminating"] = terminating.into();
         status["uncountedTerminatedPods"] = json!({});
     });
+    if let Some((reason, message)) = turned {
+        record(storage, job, "job-controller", reason, message);
+    }
     match end_now {
         Some(end) if end.last == "Complete" => {
             record(storage, job, "job-controller", "Completed", "Job completed");
