@@ -1,5 +1,5 @@
 //! The controllers: garbage collection, namespaces, Deployments, ReplicaSets, StatefulSets and their claims, Jobs,
-//! CronJobs, PodDisruptionBudgets, and a simulated kubelet. They write Events about what they do.
+//! CronJobs, PodDisruptionBudgets, and a simulated scheduler and kubelet. They write Events about what they do.
 //!
 //! All controllers run in one task. It reads the journal of the storage. For each change, it queues the object, its
 //! owners, its dependents and its namespace, and reconciles each of them. Like those of Kubernetes, these controllers
@@ -10,6 +10,7 @@ mod garbage;
 mod job;
 mod kubelet;
 mod rollout;
+mod scheduler;
 mod stateful_set;
 mod volume;
 

@@ -1,4 +1,5 @@
-//! The simulated kubelet, and the scheduler for its one node: new Pods are scheduled at once and become ready.
+//! The simulated kubelet, and the binding of Pods to its one node: new Pods are scheduled at once, if they fit (see `scheduler.rs`), and
+//! become ready.
 //!
 //! To show a rollout that gets stuck, a Pod can fail. An image with `does-not-exist` in its name cannot be pulled. An
 //! image name that cannot be parsed (`nginx:`) is not pulled at all. The annotation `listwatch/simulate` can be `crash`
@@ -9,10 +10,12 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::{Controllers, change, delete, make, owners, record, record_warning, simulation, uid, volume};
+use super::{
+    Controllers, change, delete, make, owners, record, record_warning, scheduler, simulation, uid, volume,
+};
 use crate::{
     discovery::GIT_VERSION,
-    kinds::{Part, conditions::set_condition, metadata::is_terminating, pods::is_gated},
+    kinds::{Part, conditions::set_condition, field_checks::each, metadata::is_terminating, pods::is_gated},
     storage::{Place, Storage},
     verbs::delete::Deletion,
 };
@@ -83,6 +86,10 @@ pub(crate) fn pod(controllers: &mut Controllers, storage: &mut Storage, place: &
         }
         if let Some((claim, message)) = volume::unbound(storage, pod) {
             controllers.waiting.entry(claim).or_default().insert(place.clone());
+            return unschedulable(storage, place, pod, &format!("0/1 nodes are available: {message}."));
+        }
+        if let Some(message) = scheduler::misfit(storage.get(&node()).map(AsRef::as_ref), pod) {
+            controllers.waiting.entry(node()).or_default().insert(place.clone());
             return unschedulable(storage, place, pod, &message);
         }
         let now = storage.clock.time();
@@ -126,28 +133,30 @@ pub(crate) fn pod(controllers: &mut Controllers, storage: &mut Storage, place: &
     } else {
         controllers.started.remove(uid(pod));
     }
-    for container in pod["spec"]["containers"].as_array().into_iter().flatten().filter(|_| is_new) {
-        let image = container["image"].as_str().unwrap_or_default();
-        if image_problem(image).is_none() && image.contains(MISSING_IMAGE) {
-            let message = format!("Failed to pull image {image:?}: {}", not_found(image));
-            record_warning(storage, pod, "kubelet", "Failed", &message);
-            record_warning(storage, pod, "kubelet", "Failed", "Error: ErrImagePull");
+    if is_new {
+        let started = storage.get(place).map(|pod| pod["status"].clone()).unwrap_or_default();
+        for status in each(&started["initContainerStatuses"]).chain(each(&started["containerStatuses"])) {
+            if status["state"]["waiting"]["reason"] == "ErrImagePull" {
+                let image = status["image"].as_str().unwrap_or_default();
+                let message = format!("Failed to pull image {image:?}: {}", not_found(image));
+                record_warning(storage, pod, "kubelet", "Failed", &message);
+                record_warning(storage, pod, "kubelet", "Failed", "Error: ErrImagePull");
+            }
         }
     }
 }
 
 /// Reports why the scheduler does not schedule a Pod.
-fn unschedulable(storage: &mut Storage, place: &Place, pod: &Value, why: &str) {
-    let message = format!("0/1 nodes are available: {why}.");
+fn unschedulable(storage: &mut Storage, place: &Place, pod: &Value, message: &str) {
     let known = pod["status"]["conditions"].as_array().into_iter().flatten();
     if known.into_iter().any(|condition| condition["message"] == message) {
         return;
     }
     let now = storage.clock.time();
     change(storage, place, Part::Status, |pod| {
-        set_condition(pod, "PodScheduled", "False", "Unschedulable", &message, &now);
+        set_condition(pod, "PodScheduled", "False", "Unschedulable", message, &now);
     });
-    record_warning(storage, pod, "default-scheduler", "FailedScheduling", &message);
+    record_warning(storage, pod, "default-scheduler", "FailedScheduling", message);
 }
 
 /// The exit code of the containers of a Pod that ends. The Pod of a Job succeeds, unless it crashes. A crash ends any Pod
@@ -170,11 +179,13 @@ fn end(storage: &mut Storage, place: &Place, code: u8) {
     change(storage, place, Part::Status, |pod| {
         pod["status"]["phase"] = phase.into();
         for status in pod["status"]["containerStatuses"].as_array_mut().into_iter().flatten() {
-            let started = status["state"]["running"]["startedAt"].clone();
-            status["ready"] = false.into();
-            status["started"] = false.into();
-            status["state"] = json!({"terminated": {"exitCode": code, "reason": reason, "startedAt": started,
-                "finishedAt": now}});
+            terminate(status, code, reason, &now);
+        }
+        // The kubelet ends the sidecars after the containers.
+        for status in pod["status"]["initContainerStatuses"].as_array_mut().into_iter().flatten() {
+            if status["state"]["running"].is_object() {
+                terminate(status, 0, "Completed", &now);
+            }
         }
         set_pod_condition(pod, "Ready", "False", Some(why), &now);
         set_pod_condition(pod, "ContainersReady", "False", Some(why), &now);
@@ -270,21 +281,26 @@ fn start(storage: &mut Storage, place: &Place, cycle: &Cycle) -> bool {
     let now = storage.clock.time();
     let mut fails = false;
     change(storage, place, Part::Status, |pod| {
+        let (incomplete, statuses) = init_statuses(pod, cycle, place, &now);
+        fails = !incomplete.is_empty();
+        if !statuses.is_empty() {
+            pod["status"]["initContainerStatuses"] = statuses.into();
+        }
         let simulate = if exit_code(pod).is_some() { "" } else { simulation(pod) };
         let mut statuses = Vec::new();
-        for (index, container) in pod["spec"]["containers"].as_array().into_iter().flatten().enumerate() {
+        for (index, container) in each(&pod["spec"]["containers"]).enumerate() {
             let image = container["image"].as_str().unwrap_or_default();
-            fails |= image_problem(image).is_none() && (image.contains(MISSING_IMAGE) || simulate == "crash");
-            let mut status = container_status(container, simulate, cycle, place, &now);
-            let known = &pod["status"]["containerStatuses"][index];
-            let is_same = |pointer| status.pointer(pointer) == known.pointer(pointer);
-            if is_same("/restartCount") && is_same("/state/waiting/reason") {
-                // Keeps the times.
-                status = known.clone();
-            }
-            statuses.push(status);
+            let status = if incomplete.is_empty() {
+                fails |=
+                    image_problem(image).is_none() && (image.contains(MISSING_IMAGE) || simulate == "crash");
+                container_status(container, simulate, cycle, place, &now)
+            } else {
+                waits_for_init(container)
+            };
+            statuses.push(with_known_times(status, &pod["status"]["containerStatuses"][index]));
         }
-        let all_ready = statuses.iter().all(|status| status["ready"] == true);
+        let sidecars = each(&pod["status"]["initContainerStatuses"]);
+        let all_ready = sidecars.chain(&statuses).all(|status| status["ready"] == true);
         let (ready, why) = if all_ready { ("True", None) } else { ("False", Some("ContainersNotReady")) };
         // A crashed container has run.
         let has_run = statuses.iter().any(|status| status["started"] == true || status["restartCount"] != 0);
@@ -296,11 +312,55 @@ fn start(storage: &mut Storage, place: &Place, cycle: &Cycle) -> bool {
             pod["status"]["podIPs"] = json!([{"ip": address}]);
             pod["status"]["podIP"] = address.into();
         }
-        set_pod_condition(pod, "Initialized", "True", None, &now);
+        if incomplete.is_empty() {
+            set_pod_condition(pod, "Initialized", "True", None, &now);
+        } else {
+            let message = format!("containers with incomplete status: [{}]", incomplete.join(" "));
+            set_condition(pod, "Initialized", "False", "ContainersNotInitialized", &message, &now);
+        }
         set_pod_condition(pod, "Ready", ready, why, &now);
         set_pod_condition(pod, "ContainersReady", ready, why, &now);
     });
     fails
+}
+
+/// The states of the init containers, one after the other: each one ends, but a sidecar goes on. The first result names those that have
+/// not done so.
+fn init_statuses(pod: &Value, cycle: &Cycle, place: &Place, now: &str) -> (Vec<String>, Vec<Value>) {
+    let (mut incomplete, mut statuses) = (Vec::new(), Vec::new());
+    for (index, container) in each(&pod["spec"]["initContainers"]).enumerate() {
+        let mut status = match incomplete.is_empty() {
+            true => container_status(container, "", cycle, place, now),
+            false => waits_for_init(container),
+        };
+        if status["state"]["running"].is_null() {
+            incomplete.push(container["name"].as_str().unwrap_or_default().to_owned());
+        } else if container["restartPolicy"] != "Always" {
+            terminate(&mut status, 0, "Completed", now);
+            status["ready"] = true.into();
+        }
+        statuses.push(with_known_times(status, &pod["status"]["initContainerStatuses"][index]));
+    }
+    (incomplete, statuses)
+}
+
+/// A status that says what the known one says keeps the times of that.
+fn with_known_times(status: Value, known: &Value) -> Value {
+    let is_same = |pointer| status.pointer(pointer) == known.pointer(pointer);
+    if is_same("/restartCount") && is_same("/state/waiting/reason") { known.clone() } else { status }
+}
+
+fn waits_for_init(container: &Value) -> Value {
+    json!({"name": container["name"], "image": container["image"], "imageID": "", "ready": false, "started": false,
+        "restartCount": 0, "lastState": {}, "state": {"waiting": {"reason": "PodInitializing"}}})
+}
+
+fn terminate(status: &mut Value, code: u8, reason: &str, now: &str) {
+    let started = status["state"]["running"]["startedAt"].clone();
+    status["ready"] = false.into();
+    status["started"] = false.into();
+    status["state"] = json!({"terminated": {"exitCode": code, "reason": reason, "startedAt": started,
+        "finishedAt": now}});
 }
 
 fn container_status(container: &Value, simulate: &str, cycle: &Cycle, place: &Place, now: &str) -> Value {

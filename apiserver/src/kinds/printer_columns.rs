@@ -119,23 +119,13 @@ pub(crate) const POD: PrinterColumns = PrinterColumns {
     ],
     cells: |object, clock| {
         let (spec, status) = (&object["spec"], &object["status"]);
-        let containers = each(&status["containerStatuses"]);
-        let ready = containers.filter(|one| one["ready"] == true).count();
-        let restarts: i64 =
-            each(&status["containerStatuses"]).filter_map(|one| one["restartCount"].as_i64()).sum();
-        let waiting = each(&status["containerStatuses"]).find_map(|one| {
-            let state = &one["state"];
-            state["waiting"]["reason"].as_str().or(state["terminated"]["reason"].as_str())
-        });
-        let phase = match object["metadata"]["deletionTimestamp"].is_null() {
-            true => waiting.or(status["phase"].as_str()).unwrap_or("Unknown"),
-            false => "Terminating",
-        };
+        let PodSummary { ready, reason, restarts } = PodSummary::of(object);
+        let sidecars = each(&spec["initContainers"]).filter(|one| one["restartPolicy"] == "Always").count();
         let text = |value: &Value| Value::from(value.as_str().unwrap_or("<none>"));
         vec![
             name(object),
-            format!("{ready}/{}", each(&spec["containers"]).count()).into(),
-            phase.into(),
+            format!("{ready}/{}", each(&spec["containers"]).count() + sidecars).into(),
+            reason.into(),
             restarts.to_string().into(),
             age(object, clock),
             text(&status["podIP"]),
@@ -145,6 +135,102 @@ pub(crate) const POD: PrinterColumns = PrinterColumns {
         ]
     },
 };
+
+/// READY, STATUS and RESTARTS of a Pod, as in `printPod` of Kubernetes.
+struct PodSummary {
+    ready: usize,
+    reason: String,
+    restarts: i64,
+}
+
+impl PodSummary {
+    fn of(pod: &Value) -> PodSummary {
+        let status = &pod["status"];
+        let mut all = PodSummary { ready: 0, reason: String::new(), restarts: 0 };
+        let phase = status["reason"].as_str().or(status["phase"].as_str()).unwrap_or_default();
+        all.reason = phase.to_owned();
+        if each(&status["conditions"]).any(|one| one["reason"] == "SchedulingGated") {
+            all.reason = "SchedulingGated".to_owned();
+        }
+        let is_initializing = all.add_init_containers(pod);
+        if !is_initializing || has_condition(pod, "Initialized") {
+            all.add_containers(pod);
+        }
+        let is_over = matches!(status["phase"].as_str(), Some("Succeeded" | "Failed"));
+        if !pod["metadata"]["deletionTimestamp"].is_null() && !is_over {
+            all.reason = "Terminating".to_owned();
+        }
+        all
+    }
+
+    /// Returns whether one of them has not ended, or has not started if it is a sidecar.
+    fn add_init_containers(&mut self, pod: &Value) -> bool {
+        let mut restarts_of_sidecars = 0;
+        for (index, one) in each(&pod["status"]["initContainerStatuses"]).enumerate() {
+            let restarts = one["restartCount"].as_i64().unwrap_or_default();
+            self.restarts += restarts;
+            let mut specs = each(&pod["spec"]["initContainers"]);
+            let is_sidecar =
+                specs.any(|spec| spec["name"] == one["name"] && spec["restartPolicy"] == "Always");
+            restarts_of_sidecars += if is_sidecar { restarts } else { 0 };
+            let (ended, waiting) = (&one["state"]["terminated"], &one["state"]["waiting"]["reason"]);
+            if ended["exitCode"] == 0 {
+                continue;
+            }
+            if is_sidecar && one["started"] == true {
+                self.ready += usize::from(one["ready"] == true);
+                continue;
+            }
+            self.reason = match waiting.as_str() {
+                _ if ended.is_object() => format!("Init:{}", why_ended(ended)),
+                Some(reason) if reason != "PodInitializing" => format!("Init:{reason}"),
+                _ => format!("Init:{index}/{}", each(&pod["spec"]["initContainers"]).count()),
+            };
+            return true;
+        }
+        self.restarts = restarts_of_sidecars;
+        false
+    }
+
+    fn add_containers(&mut self, pod: &Value) {
+        let (mut is_running, mut error) = (false, None);
+        let mut statuses: Vec<&Value> = each(&pod["status"]["containerStatuses"]).collect();
+        statuses.reverse();
+        for one in statuses {
+            self.restarts += one["restartCount"].as_i64().unwrap_or_default();
+            let (ended, waiting) = (&one["state"]["terminated"], &one["state"]["waiting"]["reason"]);
+            if let Some(reason) = waiting.as_str() {
+                self.reason = reason.to_owned();
+            } else if ended.is_object() {
+                self.reason = why_ended(ended);
+                error = if ended["exitCode"] == 0 { error } else { Some(self.reason.clone()) };
+            } else if one["ready"] == true && one["state"]["running"].is_object() {
+                is_running = true;
+                self.ready += 1;
+            }
+        }
+        if self.reason == "Completed" {
+            match error {
+                _ if is_running && has_condition(pod, "Ready") => self.reason = "Running".to_owned(),
+                Some(error) => self.reason = error,
+                None if is_running => self.reason = "NotReady".to_owned(),
+                None => {}
+            }
+        }
+    }
+}
+
+fn why_ended(terminated: &Value) -> String {
+    match (terminated["reason"].as_str(), &terminated["signal"]) {
+        (Some(reason), _) => reason.to_owned(),
+        (None, Value::Number(signal)) => format!("Signal:{signal}"),
+        (None, _) => format!("ExitCode:{}", terminated["exitCode"]),
+    }
+}
+
+fn has_condition(object: &Value, kind: &str) -> bool {
+    each(&object["status"]["conditions"]).any(|one| one["type"] == kind && one["status"] == "True")
+}
 
 pub(crate) const NODE: PrinterColumns = PrinterColumns {
     definitions: &[
@@ -156,11 +242,12 @@ pub(crate) const NODE: PrinterColumns = PrinterColumns {
     ],
     cells: |object, clock| {
         let status = &object["status"];
-        let ready = each(&status["conditions"]).any(|one| one["type"] == "Ready" && one["status"] == "True");
+        let ready = if has_condition(object, "Ready") { "Ready" } else { "NotReady" };
+        let cordoned = if object["spec"]["unschedulable"] == true { ",SchedulingDisabled" } else { "" };
         let address = each(&status["addresses"]).find(|one| one["type"] == "InternalIP");
         vec![
             name(object),
-            if ready { "Ready" } else { "NotReady" }.into(),
+            format!("{ready}{cordoned}").into(),
             "<none>".into(),
             age(object, clock),
             status["nodeInfo"]["kubeletVersion"].clone(),

@@ -69,6 +69,66 @@ async fn a_pod_waits_for_a_claim_that_is_not_bound() {
 }
 
 #[tokio::test]
+async fn init_containers_end_before_the_containers_start_and_sidecars_go_on() {
+    let fixture = Fixture::start().await;
+    let pod = |name: &str, image: &str| {
+        let first = json!({"name": "a", "image": image});
+        let sidecar = json!({"name": "s", "image": "i", "restartPolicy": "Always"});
+        json!({"metadata": {"name": name}, "spec": {"initContainers": [first, sidecar], "containers": [{"name": "c", "image": "i"}]}})
+    };
+    fixture.post(PODS, pod("good", "i")).await;
+    let good = fixture.until(&format!("{PODS}/good"), |_, pod| pod["status"]["phase"] == "Running").await;
+    let statuses = &good["status"]["initContainerStatuses"];
+    assert_eq!(statuses[0]["state"]["terminated"]["reason"], "Completed");
+    assert_eq!((&statuses[0]["ready"], &statuses[0]["started"]), (&json!(true), &json!(false)));
+    assert!(statuses[1]["state"]["running"].is_object() && statuses[1]["started"] == true, "{statuses}");
+
+    fixture.post(PODS, pod("bad", "does-not-exist")).await;
+    let is_pulled = |_: u16, pod: &Value| pod["status"]["initContainerStatuses"].is_array();
+    let bad = fixture.until(&format!("{PODS}/bad"), is_pulled).await;
+    let status = &bad["status"];
+    assert_eq!(status["phase"], "Pending");
+    assert_eq!(status["initContainerStatuses"][0]["state"]["waiting"]["reason"], "ErrImagePull");
+    assert_eq!(status["initContainerStatuses"][1]["state"]["waiting"]["reason"], "PodInitializing");
+    assert_eq!(status["containerStatuses"][0]["state"]["waiting"]["reason"], "PodInitializing");
+    let condition = &status["conditions"].as_array().expect("a list")[1];
+    assert_eq!(condition["message"], "containers with incomplete status: [a s]", "{condition}");
+}
+
+#[tokio::test]
+async fn a_pod_that_does_not_fit_on_the_node_waits_and_says_why() {
+    let fixture = Fixture::start().await;
+    let node = async |change: Value| fixture.merge("/api/v1/nodes/node-1", change).await;
+    let pod = format!("{PODS}/choosy");
+    node(json!({"spec": {"unschedulable": true}})).await;
+    let affinity = json!({"nodeSelectorTerms": [{"matchExpressions": [{"key": "disk", "operator": "In", "values": ["ssd", "nvme"]}]}]});
+    let spec = json!({
+        "containers": [{"name": "c", "image": "i"}],
+        "tolerations": [{"key": "gpu", "operator": "Exists"}],
+        "nodeSelector": {"zone": "a"},
+        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": affinity}},
+    });
+    fixture.post(PODS, json!({"metadata": {"name": "choosy"}, "spec": spec})).await;
+    let taints =
+        json!([{"key": "gpu", "effect": "NoSchedule"}, {"key": "a", "value": "b", "effect": "NoExecute"}]);
+    for (change, why) in [
+        (json!({}), "node(s) were unschedulable"),
+        (json!({"spec": {"unschedulable": null, "taints": taints}}), "node(s) had untolerated taint(s)"),
+        (json!({"spec": {"taints": [taints[0]]}}), "node(s) didn't match Pod's node affinity/selector"),
+    ] {
+        node(change).await;
+        let message = format!(
+            "0/1 nodes are available: 1 {why}. no new claims to deallocate, preemption: 0/1 nodes are available: \
+            1 Preemption is not helpful for scheduling."
+        );
+        let waits = |_: u16, pod: &Value| pod["status"]["conditions"][0]["message"] == message;
+        assert_eq!(fixture.until(&pod, waits).await["status"]["phase"], "Pending");
+    }
+    node(json!({"metadata": {"labels": {"zone": "a", "disk": "ssd"}}})).await;
+    fixture.until(&pod, |_, pod| pod["status"]["phase"] == "Running").await;
+}
+
+#[tokio::test]
 async fn a_pod_is_not_scheduled_until_its_gates_are_removed() {
     let fixture = Fixture::start().await;
     let pod = |name: &str, gates: Value| json!({"metadata": {"name": name}, "spec": {"containers": [{"name": "c", "image": "i"}], "schedulingGates": gates}});

@@ -127,11 +127,27 @@ impl Representation {
                 Include::Metadata => metadata_only(object),
                 Include::Object => Value::clone(object),
             };
-            rows.push(json!({"cells": kind.cells(object, &self.clock), "object": carried}));
+            let mut row = json!({"cells": kind.cells(object, &self.clock), "object": carried});
+            if kind.built_in() == "Pod"
+                && let Some(completed) = completed(&object["status"]["phase"])
+            {
+                row["conditions"] = json!([completed]);
+            }
+            rows.push(row);
         }
         json!({"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata,
             "columnDefinitions": named.columns(kind), "rows": rows})
     }
+}
+
+/// The condition of the row of a Pod that has ended.
+fn completed(phase: &Value) -> Option<Value> {
+    let (reason, message) = match phase.as_str() {
+        Some("Succeeded") => ("Succeeded", "The pod has completed successfully."),
+        Some("Failed") => ("Failed", "The pod failed."),
+        _ => return None,
+    };
+    Some(json!({"type": "Completed", "status": "True", "reason": reason, "message": message}))
 }
 
 /// The list metadata of tables and PartialObjectMetadataLists. As Go structs, they omit an empty `continue`.
