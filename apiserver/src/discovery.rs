@@ -80,7 +80,8 @@ fn aggregated_resource(kind: &Kind) -> Value {
         .map(|name| {
             let response_kind = match name {
                 "scale" => json!({"group": "autoscaling", "version": "v1", "kind": "Scale"}),
-                _ => response_kind.clone(),
+                _ if kind.is_custom() => response_kind.clone(),
+                _ => json!({"group": "", "version": "", "kind": kind.kind}),
             };
             json!({"subresource": name, "responseKind": response_kind, "verbs": subresource_verbs(name)})
         })
@@ -218,7 +219,7 @@ pub(crate) fn openapi(kinds: &Kinds, group: &str, version: &str) -> Option<Value
         return None;
     }
     // The definitions that these schemas refer to.
-    schemas.extend(openapi::definitions().clone());
+    openapi::add_definitions(&mut schemas);
     Some(json!({"openapi": "3.0.0", "info": {"title": "Kubernetes", "version": "v1.36.0"}, "paths": paths,
         "components": {"schemas": schemas}}))
 }

@@ -270,9 +270,12 @@ impl Kind {
         }
     }
 
-    /// The name of the OpenAPI definition; empty for a custom resource. The two groups with Events have different definitions.
+    /// The name of the OpenAPI definition; empty for a custom resource.
     pub(crate) fn definition(&self) -> &str {
-        if self.group == "events.k8s.io" { "events.v1.Event" } else { self.built_in() }
+        match self.source {
+            Source::BuiltIn(_) => openapi::name_of(&self.group, &self.version, &self.kind),
+            Source::Custom(_) => "",
+        }
     }
 
     /// A new object of a built-in kind, as Go encodes it.

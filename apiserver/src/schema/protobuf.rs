@@ -112,7 +112,7 @@ fn message(
 }
 
 fn value(wire: Wire, schema: &Value, levels: usize) -> Result<Value, String> {
-    let Some(name) = referred(schema) else { return scalar(wire, schema) };
+    let Some(name) = referred(schema) else { return scalar(wire, schema, levels) };
     let bytes = wire.bytes()?;
     match name {
         "Quantity" => Ok(text(bytes, 1)?.into()),
@@ -138,8 +138,16 @@ fn value(wire: Wire, schema: &Value, levels: usize) -> Result<Value, String> {
     }
 }
 
-fn scalar(wire: Wire, schema: &Value) -> Result<Value, String> {
+fn scalar(wire: Wire, schema: &Value, levels: usize) -> Result<Value, String> {
     match (schema["type"].as_str(), wire) {
+        // A list in a map is a message: `map<string, ExtraValue>`.
+        (Some("array"), Wire::Bytes(bytes)) => {
+            let (mut fields, mut items) = (Message(bytes), Vec::new());
+            while let Some((_, wire)) = fields.next()? {
+                items.push(value(wire, &schema["items"], levels)?);
+            }
+            Ok(items.into())
+        }
         (Some("integer"), Wire::Number(number)) => Ok((number as i64).into()),
         (Some("boolean"), Wire::Number(number)) => Ok((number != 0).into()),
         (Some("number"), Wire::Number(bits)) => Ok(f64::from_bits(bits).into()),

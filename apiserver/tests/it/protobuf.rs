@@ -166,6 +166,50 @@ fn objects() -> Vec<(&'static str, Value)> {
             ),
         ),
         ("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", other_crd()),
+        (
+            "/apis/rbac.authorization.k8s.io/v1/clusterroles",
+            with(json!({"rules": [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}],
+                "aggregationRule": {"clusterRoleSelectors": [{"matchLabels": {"a": "b"}}]}})),
+        ),
+        (
+            "/apis/rbac.authorization.k8s.io/v1/namespaces/default/rolebindings",
+            with(
+                json!({"roleRef": {"kind": "ClusterRole", "name": "x"}, "subjects": [{"kind": "User", "name": "u"}]}),
+            ),
+        ),
+        (
+            "/apis/autoscaling/v2/namespaces/default/horizontalpodautoscalers",
+            with(
+                json!({"spec": {"maxReplicas": 3, "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment",
+                "name": "x"}, "metrics": [{"type": "Pods", "pods": {"metric": {"name": "m"},
+                "target": {"type": "AverageValue", "averageValue": "500m"}}}]}}),
+            ),
+        ),
+        (
+            "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices",
+            with(json!({"addressType": "IPv4", "ports": [{"port": 80}], "endpoints": [
+                {"addresses": ["10.1.0.1"], "conditions": {"ready": false}, "targetRef": {"kind": "Pod", "name": "p"}}]})),
+        ),
+        (
+            "/apis/networking.k8s.io/v1/namespaces/default/networkpolicies",
+            with(json!({"spec": {"podSelector": {}, "ingress": [{"ports": [{"port": "http"}],
+                "from": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]}]}})),
+        ),
+        (
+            "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations",
+            with(
+                json!({"webhooks": [{"name": "x.example.com", "admissionReviewVersions": ["v1"], "sideEffects": "None",
+                "clientConfig": {"url": "https://example.com/", "caBundle": ""}, "rules": [{"apiGroups": ["x.example.com"],
+                "apiVersions": ["v1"], "resources": ["x"], "operations": ["CREATE"]}]}]}),
+            ),
+        ),
+        (
+            "/apis/storage.k8s.io/v1/storageclasses",
+            with(
+                json!({"provisioner": "example.com/p", "parameters": {"a": "b"}, "allowVolumeExpansion": false}),
+            ),
+        ),
+        ("/apis/scheduling.k8s.io/v1/priorityclasses", with(json!({"value": -1, "globalDefault": false}))),
     ]
 }
 
@@ -182,18 +226,33 @@ fn other_crd() -> Value {
     crd
 }
 
-/// The directories with a `generated.proto` for the definitions. Of two messages with the same name, the first counts.
-const PACKAGES: [&str; 10] = [
+/// The directories with a `generated.proto` and a `types.go` for the definitions, in the order of the documents in `schemas.rs`: of
+/// two messages with the same name, the first has the short one.
+const PACKAGES: [&str; 24] = [
     "apimachinery@VERSION/pkg/apis/meta/v1",
     "api@VERSION/core/v1",
     "api@VERSION/apps/v1",
-    "api@VERSION/autoscaling/v1",
     "api@VERSION/batch/v1",
-    "api@VERSION/coordination/v1",
-    "api@VERSION/events/v1",
-    "api@VERSION/networking/v1",
     "api@VERSION/policy/v1",
+    "api@VERSION/coordination/v1",
+    "api@VERSION/networking/v1",
+    "api@VERSION/events/v1",
     "apiextensions-apiserver@VERSION/pkg/apis/apiextensions/v1",
+    "api@VERSION/admissionregistration/v1",
+    "kube-aggregator@VERSION/pkg/apis/apiregistration/v1",
+    "api@VERSION/authentication/v1",
+    "api@VERSION/authorization/v1",
+    "api@VERSION/autoscaling/v2",
+    "api@VERSION/autoscaling/v1",
+    "api@VERSION/certificates/v1",
+    "api@VERSION/discovery/v1",
+    "api@VERSION/flowcontrol/v1",
+    "api@VERSION/node/v1",
+    "api@VERSION/rbac/v1",
+    "api@VERSION/resource/v1",
+    "api@VERSION/scheduling/v1",
+    "api@VERSION/storage/v1",
+    "apimachinery@VERSION/pkg/runtime",
 ];
 
 /// A field of a message: `repeated Container containers = 2;`.
@@ -203,35 +262,58 @@ struct Field {
     number: String,
 }
 
+/// The text of these files in all packages, each with its package: `core.v1`. Empty without the version of kube-apiserver in Go's module cache.
+async fn sources(real: &Fixture, files: &[&str]) -> Vec<(String, String)> {
+    let version = real.raw("/version").await.body["gitVersion"].as_str().unwrap().replace("v1.", "v0.");
+    let modules = go_modules().join("k8s.io");
+    if !modules.join(format!("api@{version}")).exists() {
+        assert!(env::var_os("CI").is_none(), "CI needs k8s.io/api {version} in {}", modules.display());
+        return Vec::new();
+    }
+    let source = |package: &&str| {
+        let dir = modules.join(package.replace("VERSION", &version));
+        let text = files.iter().filter_map(|file| fs::read_to_string(dir.join(file)).ok()).collect();
+        let name: Vec<&str> = package.rsplitn(3, '/').take(2).collect();
+        (format!("{}.{}", name[1], name[0]), text)
+    };
+    PACKAGES.iter().map(source).collect()
+}
+
+fn definitions() -> Map<String, Value> {
+    serde_json::from_str(include_str!("../../src/schema/openapi.json")).unwrap()
+}
+
+/// Types by package and name: `core.v1.Pod`.
+type Types<T> = BTreeMap<String, T>;
+
+/// The package of a definition: `events.v1` for `events.v1.Event`, and the first one that has the type for `Event`.
+fn package_of<T>(definition: &str, packages: &[(String, String)], types: &Types<T>) -> String {
+    let has = |package: &&String| types.contains_key(&format!("{package}.{definition}"));
+    let of_short = || packages.iter().map(|(package, _)| package).find(has).cloned();
+    let of_long = definition.rsplit_once('.').map(|(package, _)| package.to_owned());
+    of_long.or_else(of_short).unwrap_or_else(|| panic!("no package has {definition}"))
+}
+
 /// Compares `src/schema/protobuf_fields.txt` with the source of Kubernetes in Go's module cache, in the version of kube-apiserver.
 /// For a new version, `UPDATE_EXPECT=1` writes the file.
 #[tokio::test]
 async fn the_numbers_of_fields_equal_those_in_the_source_of_kubernetes() {
     on(&[Kind::Real], async |real| {
-        let version = real.raw("/version").await.body["gitVersion"].as_str().unwrap().replace("v1.", "v0.");
-        let modules = go_modules().join("k8s.io");
-        if !modules.join(format!("api@{version}")).exists() {
-            assert!(env::var_os("CI").is_none(), "CI needs k8s.io/api {version} in {}", modules.display());
+        let sources = sources(real, &["generated.proto"]).await;
+        if sources.is_empty() {
             return;
         }
-        let mut messages = BTreeMap::new();
-        for package in PACKAGES {
-            let path = modules.join(package.replace("VERSION", &version)).join("generated.proto");
-            read_messages(&fs::read_to_string(path).unwrap(), package.contains("/events/"), &mut messages);
+        let mut messages = Types::new();
+        for (package, proto) in &sources {
+            read_messages(proto, package, &mut messages);
         }
-        let definitions: Map<String, Value> =
-            serde_json::from_str(include_str!("../../src/schema/openapi.json")).unwrap();
         let mut lines = BTreeMap::new();
-        for (definition, schema) in &definitions {
-            match (&schema["properties"], definition.starts_with("JSONSchemaPropsOr")) {
-                (Value::Object(properties), _) => write_fields(definition, properties, &messages, &mut lines),
-                (_, true) => {
-                    let line =
-                        messages[definition].iter().map(|field| format!("{}={}", field.name, field.number));
-                    lines.insert(definition.clone(), line.collect());
-                }
-                // A type with a form of its own in JSON, such as Time.
-                _ => {}
+        for (definition, schema) in &definitions() {
+            let is_union = definition.starts_with("JSONSchemaPropsOr");
+            // Others have a form of their own in JSON, such as Time.
+            if schema["properties"].is_object() || is_union {
+                let package = package_of(definition, &sources, &messages);
+                write_fields(definition, &package, schema["properties"].as_object(), &messages, &mut lines);
             }
         }
         let text: String = lines
@@ -243,22 +325,86 @@ async fn the_numbers_of_fields_equal_those_in_the_source_of_kubernetes() {
     .await;
 }
 
+/// A field of a struct: `Replicas *int32 `json:"replicas,omitempty"`.
+struct GoField {
+    go_type: String,
+    tag: String,
+}
+
+/// Compares `src/schema/go_pointer_fields.txt` in the same way.
+#[tokio::test]
+async fn the_fields_that_go_encodes_although_they_are_zero_equal_those_in_the_source() {
+    on(&[Kind::Real], async |real| {
+        let sources = sources(real, &["types.go", "types_jsonschema.go"]).await;
+        if sources.is_empty() {
+            return;
+        }
+        let mut structs = Types::<Vec<GoField>>::new();
+        for (package, go) in &sources {
+            read_structs(go, package, &mut structs);
+        }
+        let mut text = String::new();
+        for (definition, schema) in &definitions() {
+            let Some(properties) = schema["properties"].as_object() else { continue };
+            let package = package_of(definition, &sources, &structs);
+            let last = definition.rsplit('.').next().unwrap();
+            let mut fields = Vec::new();
+            zero_fields(&format!("{package}.{last}"), &structs, &mut fields);
+            let required = schema["required"].as_array();
+            fields.retain(|field| {
+                let kind = properties.get(field).map_or(&Value::Null, |schema| &schema["type"]);
+                let is_scalar = ["boolean", "integer", "number", "string"].iter().any(|one| kind == one);
+                is_scalar && !required.is_some_and(|all| all.contains(&json!(field)))
+            });
+            fields.sort();
+            if !fields.is_empty() {
+                text += &format!("{definition}: {}\n", fields.join(" "));
+            }
+        }
+        expect_file!["../../src/schema/go_pointer_fields.txt"].assert_eq(&text);
+    })
+    .await;
+}
+
+fn read_structs(go: &str, package: &str, structs: &mut Types<Vec<GoField>>) {
+    let start = Regex::new(r"^type (\w+) struct \{").unwrap();
+    let line = Regex::new(r#"^\t(?:\w+ +)?(\S+) +`.*json:"([^"]*)""#).unwrap();
+    let mut fields = &mut Vec::new();
+    for text in go.lines() {
+        if let Some(start) = start.captures(text) {
+            fields = structs.entry(format!("{package}.{}", &start[1])).or_default();
+        } else if let Some(field) = line.captures(text) {
+            fields.push(GoField { go_type: field[1].to_owned(), tag: field[2].to_owned() });
+        }
+    }
+}
+
+/// The names in JSON of the fields that are pointers, or have no `omitempty`.
+fn zero_fields(name: &str, structs: &Types<Vec<GoField>>, fields: &mut Vec<String>) {
+    for GoField { go_type, tag } in structs.get(name).into_iter().flatten() {
+        let (json_name, options) = tag.split_once(',').unwrap_or((tag, ""));
+        if options == "inline" {
+            let (package, _) = name.rsplit_once('.').unwrap();
+            zero_fields(&format!("{package}.{go_type}"), structs, fields);
+        } else if go_type.starts_with('*') || !options.starts_with("omit") {
+            fields.push(json_name.to_owned());
+        }
+    }
+}
+
 fn go_modules() -> PathBuf {
     let output = Command::new("go").args(["env", "GOMODCACHE"]).output();
     output.map_or_else(|_| PathBuf::new(), |output| String::from_utf8(output.stdout).unwrap().trim().into())
 }
 
-fn read_messages(proto: &str, are_events: bool, messages: &mut BTreeMap<String, Vec<Field>>) {
+fn read_messages(proto: &str, package: &str, messages: &mut Types<Vec<Field>>) {
     let start = Regex::new(r"^message (\w+) \{").unwrap();
     let line = Regex::new(r"^  (?:optional |repeated )?(?:map<.*>|(?:\w*\.)*(\w+)) (\w+) = (\d+);").unwrap();
-    let mut fields: Option<&mut Vec<Field>> = None;
+    let mut fields = &mut Vec::new();
     for text in proto.lines() {
         if let Some(start) = start.captures(text) {
-            let name = format!("{}{}", if are_events { "events.v1." } else { "" }, &start[1]);
-            let is_new = !messages.contains_key(&name);
-            let of_message = messages.entry(name).or_default();
-            fields = is_new.then_some(of_message);
-        } else if let (Some(fields), Some(field)) = (&mut fields, line.captures(text)) {
+            fields = messages.entry(format!("{package}.{}", &start[1])).or_default();
+        } else if let Some(field) = line.captures(text) {
             let text = |at| field.get(at).map_or("", |one| one.as_str()).to_owned();
             fields.push(Field { message: text(1), name: text(2), number: text(3) });
         }
@@ -267,32 +413,56 @@ fn read_messages(proto: &str, are_events: bool, messages: &mut BTreeMap<String, 
 
 /// Writes the fields of a message by their names in JSON. All properties in OpenAPI must have a number.
 fn write_fields(
-    message: &str,
-    properties: &Map<String, Value>,
-    messages: &BTreeMap<String, Vec<Field>>,
+    definition: &str,
+    package: &str,
+    properties: Option<&Map<String, Value>>,
+    messages: &Types<Vec<Field>>,
     lines: &mut BTreeMap<String, Vec<String>>,
 ) {
-    let mut missing: Vec<&str> = properties.keys().map(String::as_str).collect();
-    missing.retain(|property| !["apiVersion", "kind"].contains(property));
-    let mut numbered = |field: &Field| {
-        let name = json_names(&field.name).into_iter().find(|name| properties.contains_key(name))?;
-        missing.retain(|property| *property != name);
-        Some(format!("{name}={}", field.number))
+    let last = definition.rsplit('.').next().unwrap();
+    let Some(properties) = properties else {
+        let fields = &messages[&format!("{package}.{last}")];
+        let line = fields.iter().map(|field| format!("{}={}", field.name, field.number));
+        lines.insert(definition.to_owned(), line.collect());
+        return;
     };
-    let mut line = Vec::new();
-    for field in &messages[message] {
-        line.push(numbered(field).unwrap_or_else(|| {
-            let inline = messages[&field.message].iter().map(|field| numbered(field).unwrap()).collect();
-            lines.insert(field.message.clone(), inline);
-            format!("+{}={}", field.message, field.number)
-        }));
-    }
-    assert!(missing.is_empty(), "{message} has no {missing:?}");
-    lines.insert(message.to_owned(), line);
+    let mut found = Found { package, properties, messages, missing: properties.keys().collect() };
+    found.missing.retain(|property| !["apiVersion", "kind"].contains(&property.as_str()));
+    let line = found.line(last, lines);
+    assert!(found.missing.is_empty(), "{definition} has no {:?}", found.missing);
+    lines.insert(definition.to_owned(), line);
 }
 
-/// The possible names in JSON: `ref`, `$ref`, and `x-kubernetes-map-type` for `xKubernetesMapType`.
-fn json_names(name: &str) -> [String; 3] {
-    let kebab = Regex::new("[A-Z]").unwrap().replace_all(name, "-$0").to_lowercase();
-    [name.to_owned(), format!("${name}"), kebab]
+/// The properties of one definition that have been found.
+struct Found<'a> {
+    package: &'a str,
+    properties: &'a Map<String, Value>,
+    messages: &'a Types<Vec<Field>>,
+    missing: Vec<&'a String>,
+}
+
+impl Found<'_> {
+    /// The fields of a message, and of those whose fields belong to the same object.
+    fn line(&mut self, message: &str, lines: &mut BTreeMap<String, Vec<String>>) -> Vec<String> {
+        let full_name = format!("{}.{message}", self.package);
+        let fields = self.messages.get(&full_name).unwrap_or_else(|| panic!("{full_name}: unknown message"));
+        let mut line = Vec::new();
+        for Field { message, name, number } in fields {
+            if let Some(property) = self.properties.keys().find(|property| has_name(name, property)) {
+                self.missing.retain(|missing| *missing != property);
+                line.push(format!("{property}={number}"));
+                continue;
+            }
+            let inline = self.line(message, lines);
+            lines.entry(message.clone()).or_insert(inline);
+            line.push(format!("+{message}={number}"));
+        }
+        line
+    }
+}
+
+/// Whether a field has this name in JSON: `$ref` for `ref`, `x-kubernetes-map-type` for `xKubernetesMapType`, `uid` for `uID`.
+fn has_name(field: &str, property: &str) -> bool {
+    let kebab = Regex::new("[A-Z]").unwrap().replace_all(field, "-$0").to_lowercase();
+    [format!("${field}"), kebab, field.to_owned()].iter().any(|name| name.eq_ignore_ascii_case(property))
 }

@@ -7,56 +7,67 @@ use serde_json::{Map, Value, json};
 
 use crate::fixture::{Kind, on};
 
-/// The OpenAPI documents, each with the definitions of the kinds that the embedded server has.
-const ROOTS: [(&str, &[&str]); 8] = [
-    (
-        "api/v1",
-        &[
-            "core.v1.Namespace",
-            "core.v1.ConfigMap",
-            "core.v1.Secret",
-            "core.v1.Service",
-            "core.v1.ServiceAccount",
-            "core.v1.PersistentVolumeClaim",
-            "core.v1.Pod",
-            "core.v1.Node",
-            "core.v1.Event",
-            "core.v1.Endpoints",
-            "core.v1.PersistentVolume",
-            "core.v1.ReplicationController",
-            "meta.v1.DeleteOptions",
-        ],
-    ),
-    (
-        "apis/apps/v1",
-        &[
-            "apps.v1.Deployment",
-            "apps.v1.ReplicaSet",
-            "apps.v1.StatefulSet",
-            "apps.v1.ControllerRevision",
-            "apps.v1.DaemonSet",
-            "autoscaling.v1.Scale",
-        ],
-    ),
-    ("apis/batch/v1", &["batch.v1.Job", "batch.v1.CronJob"]),
-    ("apis/policy/v1", &["policy.v1.PodDisruptionBudget"]),
-    ("apis/coordination.k8s.io/v1", &["coordination.v1.Lease"]),
-    ("apis/networking.k8s.io/v1", &["networking.v1.Ingress"]),
-    ("apis/events.k8s.io/v1", &["events.v1.Event"]),
-    ("apis/apiextensions.k8s.io/v1", &["apiextensions.v1.CustomResourceDefinition"]),
+/// The OpenAPI documents. Of two definitions with the same name, the one of the first document has the short name.
+const DOCUMENTS: [&str; 22] = [
+    "api/v1",
+    "apis/apps/v1",
+    "apis/batch/v1",
+    "apis/policy/v1",
+    "apis/coordination.k8s.io/v1",
+    "apis/networking.k8s.io/v1",
+    "apis/events.k8s.io/v1",
+    "apis/apiextensions.k8s.io/v1",
+    "apis/admissionregistration.k8s.io/v1",
+    "apis/apiregistration.k8s.io/v1",
+    "apis/authentication.k8s.io/v1",
+    "apis/authorization.k8s.io/v1",
+    "apis/autoscaling/v2",
+    "apis/autoscaling/v1",
+    "apis/certificates.k8s.io/v1",
+    "apis/discovery.k8s.io/v1",
+    "apis/flowcontrol.apiserver.k8s.io/v1",
+    "apis/node.k8s.io/v1",
+    "apis/rbac.authorization.k8s.io/v1",
+    "apis/resource.k8s.io/v1",
+    "apis/scheduling.k8s.io/v1",
+    "apis/storage.k8s.io/v1",
 ];
 
 /// The definitions of one document, and those already taken from all documents.
 struct Schemas<'a> {
     document: &'a Map<String, Value>,
     taken: &'a mut BTreeMap<String, Value>,
+    /// The full name of each definition with a short name.
+    short: &'a mut BTreeMap<String, String>,
 }
 
 impl Schemas<'_> {
+    /// The definitions of kinds, without lists and the types of `metadata` and errors.
+    fn kinds(&self) -> Vec<String> {
+        let is_kind = |(full_name, schema): &(&String, &Value)| {
+            let of_kind = schema["x-kubernetes-group-version-kind"].as_array().into_iter().flatten();
+            let mut names = of_kind.map(|gvk| gvk["kind"].as_str().unwrap());
+            let is_meta = full_name.contains(".meta.v1.") && !full_name.ends_with(".DeleteOptions");
+            !is_meta && names.any(|kind| full_name.ends_with(&format!(".{kind}")) && !kind.ends_with("List"))
+        };
+        self.document.iter().filter(is_kind).map(|(full_name, _)| full_name.clone()).collect()
+    }
+
     fn take(&mut self, full_name: &str) -> String {
         let last = full_name.rsplit('.').next().unwrap();
+        let first = self.short.entry(last.to_owned()).or_insert_with(|| full_name.to_owned());
         // Two kinds are called Event, each with its own series.
-        let name = if full_name.contains(".events.") { format!("events.v1.{last}") } else { last.to_owned() };
+        let name = match first == full_name {
+            true => last.to_owned(),
+            false => full_name
+                .rsplitn(4, '.')
+                .take(3)
+                .collect::<Vec<_>>()
+                .into_iter()
+                .rev()
+                .collect::<Vec<_>>()
+                .join("."),
+        };
         if !self.taken.contains_key(&name) {
             self.taken.insert(name.clone(), Value::Null);
             let schema = match last {
@@ -121,14 +132,13 @@ impl Schemas<'_> {
 #[tokio::test]
 async fn the_schemas_of_built_in_kinds_equal_those_of_kube_apiserver() {
     on(&[Kind::Real], async |fixture| {
-        let mut taken = BTreeMap::new();
-        for (path, roots) in ROOTS {
+        let (mut taken, mut short) = (BTreeMap::new(), BTreeMap::new());
+        for path in DOCUMENTS {
             let document = fixture.raw(&format!("/openapi/v3/{path}")).await.body;
             let document = document["components"]["schemas"].as_object().unwrap();
-            let mut schemas = Schemas { document, taken: &mut taken };
-            for root in roots {
-                let full_name = document.keys().find(|name| name.ends_with(&format!(".{root}")));
-                schemas.take(full_name.unwrap());
+            let mut schemas = Schemas { document, taken: &mut taken, short: &mut short };
+            for kind in schemas.kinds() {
+                schemas.take(&kind);
             }
         }
         let lines: Vec<String> =
