@@ -6,14 +6,18 @@
 pub(crate) mod built_in;
 pub(crate) mod defaults;
 pub(crate) mod printer_columns;
+pub(crate) mod stored_columns;
 pub(crate) mod events;
 pub(crate) mod metadata;
 pub(crate) mod conditions;
 pub(crate) mod status_errors;
 pub(crate) mod field_checks;
+pub(crate) mod by_schema;
 pub(crate) mod validation;
 pub(crate) mod pods;
 pub(crate) mod stateful_sets;
+pub(crate) mod autoscalers;
+pub(crate) mod roles;
 pub(crate) mod jobs;
 pub(crate) mod schedule;
 pub(crate) mod cluster_ip;
@@ -30,6 +34,7 @@ use crate::{
         built_in::{BUILT_IN, BuiltIn},
         custom_resources::Custom,
     },
+    names::{label_errors, path_segment_errors, subdomain_errors},
     schema::{Nulls, decode, encode, openapi},
     status::{Cause, StatusError, qualified},
 };
@@ -111,7 +116,7 @@ impl Kind {
         qualified(&self.plural, &self.group)
     }
 
-    /// The collection that stores the objects. The Events of both groups are in one collection.
+    /// The collection that stores the objects. All versions of a kind are in one collection, and the Events of both groups.
     pub(crate) fn stored_in(&self) -> String {
         if self.group == "events.k8s.io" { "events".to_owned() } else { self.resource() }
     }
@@ -154,24 +159,47 @@ impl Kind {
         }
     }
 
-    /// Whether the names of objects must be DNS labels.
-    pub(crate) fn has_label_name(&self) -> bool {
-        matches!(&self.source, Source::BuiltIn(entry) if matches!(entry.kind, "Namespace" | "Service" | "StatefulSet"))
+    /// The errors of a name: most names are DNS subdomains.
+    pub(crate) fn name_errors(&self, name: &str) -> Vec<String> {
+        match &self.source {
+            Source::BuiltIn(BuiltIn { group: "rbac.authorization.k8s.io", .. }) => path_segment_errors(name),
+            Source::BuiltIn(BuiltIn { kind: "Namespace" | "Service" | "StatefulSet", .. }) => {
+                label_errors(name)
+            }
+            Source::BuiltIn(_) | Source::Custom(_) => subdomain_errors(name),
+        }
     }
 
     /// Whether finalizers must be qualified with a domain.
     pub(crate) fn has_qualified_finalizers(&self) -> bool {
-        matches!(&self.source, Source::BuiltIn(entry) if !matches!(entry.kind, "Lease" | "CustomResourceDefinition"))
+        match &self.source {
+            Source::BuiltIn(BuiltIn {
+                group: "admissionregistration.k8s.io" | "apiregistration.k8s.io",
+                ..
+            }) => false,
+            Source::BuiltIn(entry) => !matches!(entry.kind, "Lease" | "CustomResourceDefinition"),
+            Source::Custom(_) => false,
+        }
     }
 
     /// Whether a PUT must contain a resourceVersion.
     pub(crate) fn needs_version(&self) -> bool {
         match &self.source {
             Source::BuiltIn(entry) => {
-                matches!(
-                    entry.kind,
-                    "Lease" | "CustomResourceDefinition" | "ServiceAccount" | "PodDisruptionBudget"
-                )
+                let is_csi =
+                    matches!(entry.kind, "CSIDriver" | "CSINode" | "CSIStorageCapacity" | "VolumeAttachment");
+                let is_extension = entry.group == "admissionregistration.k8s.io";
+                is_csi
+                    || is_extension
+                    || matches!(
+                        entry.kind,
+                        "Lease"
+                            | "CustomResourceDefinition"
+                            | "ServiceAccount"
+                            | "PodDisruptionBudget"
+                            | "APIService"
+                            | "RuntimeClass"
+                    )
             }
             Source::Custom(_) => true,
         }
@@ -179,18 +207,41 @@ impl Kind {
 
     /// Whether a PUT creates a missing object.
     pub(crate) fn creates_on_put(&self) -> bool {
-        matches!(&self.source, Source::BuiltIn(entry) if matches!(entry.kind, "Lease" | "Event"))
+        let Source::BuiltIn(entry) = &self.source else { return false };
+        let creating = ["Lease", "Event", "Service", "Endpoints", "LimitRange", "RuntimeClass"];
+        entry.group == "rbac.authorization.k8s.io" || creating.contains(&entry.kind)
     }
 
     /// Whether a delete answers with the object instead of a Status.
     pub(crate) fn delete_answers_object(&self) -> bool {
-        matches!(&self.source, Source::BuiltIn(entry) if matches!(entry.kind, "Pod" | "Service" | "ServiceAccount" | "PersistentVolumeClaim"))
+        let Source::BuiltIn(entry) = &self.source else { return false };
+        let is_storage = matches!(entry.group, "storage.k8s.io" | "resource.k8s.io");
+        is_storage && entry.kind != "CSIStorageCapacity"
+            || matches!(
+                entry.kind,
+                "Namespace"
+                    | "Pod"
+                    | "Service"
+                    | "ServiceAccount"
+                    | "PersistentVolume"
+                    | "PersistentVolumeClaim"
+                    | "PodTemplate"
+                    | "ResourceQuota"
+            )
     }
 
     /// Validates an object against its old version, and adds the errors to `causes`.
     pub(crate) fn validate(&self, object: &Value, before: Option<&Value>, causes: &mut Vec<Cause>) {
         match &self.source {
-            Source::BuiltIn(entry) => causes.extend((entry.validate)(object, before)),
+            Source::BuiltIn(entry) => {
+                causes.extend((entry.validate)(object, before));
+                if entry.by_schema {
+                    causes.extend(by_schema::errors(object, self.schema()));
+                }
+                causes.extend(
+                    before.into_iter().flat_map(|before| by_schema::changed(entry.fixed, object, before)),
+                );
+            }
             Source::Custom(custom) => {
                 causes.extend(self.scale.as_ref().and_then(|paths| replicas_error(object, &paths.spec)));
                 custom.schema.validate(object, before, causes);
@@ -201,7 +252,10 @@ impl Kind {
     /// Sets the defaults of missing fields.
     pub(crate) fn set_defaults(&self, object: &mut Value, nulls: Nulls) {
         match &self.source {
-            Source::BuiltIn(entry) => (entry.defaults)(object),
+            Source::BuiltIn(entry) => {
+                (entry.defaults)(object);
+                entry.filled.iter().for_each(|(pointer, default)| by_schema::fill(object, pointer, default));
+            }
             Source::Custom(custom) => custom.schema.set_defaults(object, nulls),
         }
     }
@@ -308,18 +362,18 @@ impl Kind {
         ))
     }
 
-    /// The names of the subresources.
+    /// The names of the subresources. Those of built-in kinds are sorted.
     pub(crate) fn subresources(&self) -> Vec<&'static str> {
         let mut names = Vec::new();
-        if self.has_status {
-            names.push("status");
+        names.extend(self.has_status.then_some("status"));
+        names.extend(self.scale.as_ref().map(|_| "scale"));
+        match self.built_in() {
+            "" => return names,
+            "CertificateSigningRequest" => names.push("approval"),
+            "Namespace" => names.push("finalize"),
+            _ => {}
         }
-        if self.scale.is_some() {
-            names.push("scale");
-        }
-        if self.built_in() == "Namespace" {
-            names.push("finalize");
-        }
+        names.sort_unstable();
         names
     }
 }
@@ -351,6 +405,24 @@ fn replicas_error(object: &Value, pointer: &str) -> Option<Cause> {
 /// `apps/v1`, `v1`.
 pub(crate) fn group_version(group: &str, version: &str) -> String {
     if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") }
+}
+
+/// Help for users: all built-in kinds, and for each one what a cluster does with its objects and this server does not.
+#[must_use]
+pub fn help() -> String {
+    let mut lines: Vec<String> = BUILT_IN
+        .iter()
+        .map(|entry| {
+            let resource = format!("{} ({})", entry.kind, group_version(entry.group, entry.version));
+            let line = format!("{resource:<65}  {}", entry.lacks);
+            format!("{}\n", line.trim_end())
+        })
+        .collect();
+    lines.sort_unstable();
+    format!(
+        "The kinds that are served, and what this server does not do with their objects:\n\n{}",
+        lines.concat()
+    )
 }
 
 /// All served kinds.

@@ -39,8 +39,9 @@
 //! request         path, query, Accept header and body of a request
 //! storage         objects, versions, the history that watches read
 //! apply/          server-side apply: managed_fields, field_set (sets of fields), typed_value (merges by schema)
-//! kinds/          the table of kinds: built_in, its defaults, printer_columns and validation; field_checks, events, pods,
-//!                 stateful_sets, jobs, schedule, cluster_ip, metadata, conditions, status_errors; crd, custom_resources
+//! kinds/          the table of kinds: built_in, its defaults, printer_columns, stored_columns and validation, by_schema;
+//!                 field_checks, events, pods, stateful_sets, jobs, schedule, autoscalers, roles, cluster_ip, metadata,
+//!                 conditions, status_errors; crd, custom_resources
 //! selector        label and field selectors
 //! schema/         CRDs: structural schemas, defaults and pruning, re2 (patterns), cel, formats, field_errors (errors with paths);
 //!                 built-in types: openapi (definitions), decode (type errors), encode (omits empty fields), quantity,
@@ -93,6 +94,7 @@ pub use crate::{
     authorization::Rule,
     faults::{Cut, Fault, Planned, help as fault_help},
     http::LOG_TARGET,
+    kinds::help as kinds_help,
     state::RequestRecord,
 };
 use crate::{

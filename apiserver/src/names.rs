@@ -58,6 +58,18 @@ pub(crate) fn subdomain_errors(name: &str) -> Vec<String> {
     errors
 }
 
+/// Validates a part of a path, the name of a Role.
+pub(crate) fn path_segment_errors(name: &str) -> Vec<String> {
+    if name == "." || name == ".." {
+        return vec![format!("may not be '{name}'")];
+    }
+    ["/", "%"]
+        .into_iter()
+        .filter(|one| name.contains(one))
+        .map(|one| format!("may not contain '{one}'"))
+        .collect()
+}
+
 /// Validates a DNS label, the name of containers and ports.
 pub(crate) fn label_errors(name: &str) -> Vec<String> {
     let mut errors = Vec::new();

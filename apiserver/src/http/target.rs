@@ -39,7 +39,8 @@ impl Target {
         if kind.subresources().contains(&subresource) {
             return Ok(match subresource {
                 "scale" => Target::Scale,
-                "status" => Target::Object(Part::Status),
+                // The approval of a CertificateSigningRequest is a condition in its status.
+                "status" | "approval" => Target::Object(Part::Status),
                 _ => Target::Object(Part::Finalize),
             });
         }

@@ -5,9 +5,9 @@ use serde_json::Value;
 
 use crate::{
     kinds::{
-        crd, defaults, events, jobs, pods,
+        autoscalers, by_schema, crd, defaults, events, jobs, pods,
         printer_columns::{self, PrinterColumns},
-        stateful_sets, validation,
+        roles, stateful_sets, stored_columns, validation,
     },
     status::Cause,
 };
@@ -29,9 +29,19 @@ pub(crate) struct BuiltIn {
     pub(crate) fields: &'static [&'static str],
     pub(crate) columns: PrinterColumns,
     pub(crate) defaults: fn(&mut Value),
+    /// Further defaults, see [`by_schema`](crate::kinds::by_schema). Go encodes a list without `omitempty` as null.
+    pub(crate) filled: &'static [(&'static str, &'static str)],
+    /// The fields that cannot change, and why.
+    pub(crate) fixed: &'static [(&'static str, &'static str)],
+    /// Whether the OpenAPI definition is part of the validation.
+    pub(crate) by_schema: bool,
     pub(crate) validate: fn(&Value, Option<&Value>) -> Vec<Cause>,
+    /// Converts this version to the stored form.
+    pub(crate) to_stored: fn(&mut Value),
     /// Converts the stored form to this version.
     pub(crate) convert: fn(&mut Value),
+    /// What a cluster does with the objects and this server does not.
+    pub(crate) lacks: &'static str,
     /// The warning with each answer.
     pub(crate) deprecation: Option<&'static str>,
 }
@@ -51,10 +61,23 @@ pub(crate) const PLAIN: BuiltIn = BuiltIn {
     fields: &[],
     columns: printer_columns::NAME_AND_AGE,
     defaults: |_| {},
+    filled: &[],
+    fixed: &[],
+    by_schema: false,
     validate: |_, _| Vec::new(),
+    to_stored: |_| {},
     convert: |_| {},
+    lacks: "",
     deprecation: None,
 };
+
+/// An entry of a namespaced kind without functions of its own.
+const STORED: BuiltIn = BuiltIn { by_schema: true, ..PLAIN };
+
+/// An entry of such a kind without namespaces.
+const CLUSTER: BuiltIn = BuiltIn { namespaced: false, ..STORED };
+
+const IMMUTABLE: &str = "field is immutable";
 
 /// All built-in kinds that are served.
 pub(crate) const BUILT_IN: &[BuiltIn] = &[
@@ -101,6 +124,7 @@ pub(crate) const BUILT_IN: &[BuiltIn] = &[
     BuiltIn {
         plural: "endpoints",
         kind: "Endpoints",
+        lacks: "Services have none",
         short_names: &["ep"],
         columns: printer_columns::ENDPOINTS,
         defaults: defaults::endpoints,
@@ -176,36 +200,71 @@ pub(crate) const BUILT_IN: &[BuiltIn] = &[
         ..PLAIN
     },
     BuiltIn {
-        group: "events.k8s.io",
-        plural: "events",
-        kind: "Event",
-        short_names: &["ev"],
-        fields: &[
-            "regarding.kind",
-            "regarding.namespace",
-            "regarding.name",
-            "regarding.uid",
-            "regarding.apiVersion",
-            "regarding.resourceVersion",
-            "regarding.fieldPath",
-            "reason",
-            "reportingController",
-            "type",
-        ],
-        columns: printer_columns::NEW_EVENT,
-        defaults: events::to_core,
-        validate: validation::new_event,
-        convert: events::to_new,
-        ..PLAIN
+        plural: "limitranges",
+        kind: "LimitRange",
+        lacks: "defaults and limits are not applied to Pods",
+        short_names: &["limits"],
+        columns: stored_columns::CREATED_AT,
+        filled: &[("/spec/limits", "null")],
+        ..STORED
     },
     BuiltIn {
-        group: "coordination.k8s.io",
-        plural: "leases",
-        kind: "Lease",
-        columns: printer_columns::LEASE,
-        defaults: defaults::lease,
-        validate: validation::lease,
-        ..PLAIN
+        plural: "persistentvolumes",
+        kind: "PersistentVolume",
+        lacks: "not bound",
+        short_names: &["pv"],
+        status: true,
+        columns: stored_columns::PERSISTENT_VOLUME,
+        filled: &[
+            ("/status/phase", "\"Pending\""),
+            ("/spec/persistentVolumeReclaimPolicy", "\"Retain\""),
+            ("/spec/volumeMode", "\"Filesystem\""),
+        ],
+        ..CLUSTER
+    },
+    BuiltIn {
+        plural: "podtemplates",
+        kind: "PodTemplate",
+        generation: true,
+        columns: stored_columns::POD_TEMPLATE,
+        validate: validation::template,
+        defaults: |object| defaults::template_defaults(&mut object["template"]),
+        ..STORED
+    },
+    BuiltIn {
+        plural: "replicationcontrollers",
+        kind: "ReplicationController",
+        lacks: "no Pods are created",
+        short_names: &["rc"],
+        categories: &["all"],
+        status: true,
+        scale: true,
+        generation: true,
+        fields: &["status.replicas"],
+        columns: stored_columns::REPLICATION_CONTROLLER,
+        validate: validation::replication_controller,
+        defaults: defaults::replication_controller,
+        ..STORED
+    },
+    BuiltIn {
+        plural: "resourcequotas",
+        kind: "ResourceQuota",
+        lacks: "not enforced",
+        short_names: &["quota"],
+        status: true,
+        columns: stored_columns::RESOURCE_QUOTA,
+        ..STORED
+    },
+    BuiltIn {
+        group: "apiregistration.k8s.io",
+        plural: "apiservices",
+        kind: "APIService",
+        lacks: "no requests are passed on",
+        categories: &["api-extensions"],
+        status: true,
+        columns: stored_columns::API_SERVICE,
+        filled: &[("/spec/service/port", "443")],
+        ..CLUSTER
     },
     BuiltIn {
         group: "apps",
@@ -258,6 +317,73 @@ pub(crate) const BUILT_IN: &[BuiltIn] = &[
         ..PLAIN
     },
     BuiltIn {
+        group: "apps",
+        plural: "daemonsets",
+        kind: "DaemonSet",
+        lacks: "no Pods are created",
+        short_names: &["ds"],
+        categories: &["all"],
+        status: true,
+        generation: true,
+        columns: stored_columns::DAEMON_SET,
+        validate: validation::replica_set,
+        defaults: defaults::daemon_set,
+        ..STORED
+    },
+    BuiltIn {
+        group: "events.k8s.io",
+        plural: "events",
+        kind: "Event",
+        short_names: &["ev"],
+        fields: &[
+            "regarding.kind",
+            "regarding.namespace",
+            "regarding.name",
+            "regarding.uid",
+            "regarding.apiVersion",
+            "regarding.resourceVersion",
+            "regarding.fieldPath",
+            "reason",
+            "reportingController",
+            "type",
+        ],
+        columns: printer_columns::NEW_EVENT,
+        defaults: events::to_core,
+        to_stored: events::to_core,
+        validate: validation::new_event,
+        convert: events::to_new,
+        ..PLAIN
+    },
+    BuiltIn {
+        group: "autoscaling",
+        version: "v2",
+        plural: "horizontalpodautoscalers",
+        kind: "HorizontalPodAutoscaler",
+        lacks: "nothing is scaled",
+        short_names: &["hpa"],
+        categories: &["all"],
+        status: true,
+        columns: stored_columns::AUTOSCALER,
+        defaults: autoscalers::defaults,
+        validate: autoscalers::errors,
+        ..STORED
+    },
+    BuiltIn {
+        group: "autoscaling",
+        plural: "horizontalpodautoscalers",
+        kind: "HorizontalPodAutoscaler",
+        lacks: "nothing is scaled",
+        short_names: &["hpa"],
+        categories: &["all"],
+        status: true,
+        columns: stored_columns::AUTOSCALER,
+        filled: &[("/spec/minReplicas", "1")],
+        to_stored: autoscalers::to_v2,
+        validate: autoscalers::errors,
+        convert: autoscalers::to_v1,
+        ..PLAIN
+    },
+    BuiltIn {
         group: "batch",
         plural: "jobs",
         kind: "Job",
@@ -284,6 +410,78 @@ pub(crate) const BUILT_IN: &[BuiltIn] = &[
         ..PLAIN
     },
     BuiltIn {
+        group: "certificates.k8s.io",
+        plural: "certificatesigningrequests",
+        kind: "CertificateSigningRequest",
+        lacks: "nothing is signed",
+        short_names: &["csr"],
+        status: true,
+        fields: &["spec.signerName"],
+        columns: stored_columns::CERTIFICATE_REQUEST,
+        ..CLUSTER
+    },
+    BuiltIn {
+        group: "networking.k8s.io",
+        plural: "ingresses",
+        kind: "Ingress",
+        lacks: "no address is assigned",
+        short_names: &["ing"],
+        status: true,
+        generation: true,
+        columns: stored_columns::INGRESS,
+        ..STORED
+    },
+    BuiltIn {
+        group: "networking.k8s.io",
+        plural: "ingressclasses",
+        kind: "IngressClass",
+        generation: true,
+        columns: stored_columns::INGRESS_CLASS,
+        filled: &[("/spec/parameters/scope", "\"Cluster\"")],
+        fixed: &[("/spec/controller", IMMUTABLE)],
+        ..CLUSTER
+    },
+    BuiltIn {
+        group: "networking.k8s.io",
+        plural: "ipaddresses",
+        kind: "IPAddress",
+        lacks: "Services have none",
+        short_names: &["ip"],
+        fields: &[
+            "spec.parentRef.group",
+            "spec.parentRef.resource",
+            "spec.parentRef.namespace",
+            "spec.parentRef.name",
+        ],
+        columns: stored_columns::IP_ADDRESS,
+        fixed: &[("/spec/parentRef", IMMUTABLE)],
+        ..CLUSTER
+    },
+    BuiltIn {
+        group: "networking.k8s.io",
+        plural: "networkpolicies",
+        kind: "NetworkPolicy",
+        lacks: "no traffic is blocked",
+        short_names: &["netpol"],
+        generation: true,
+        columns: stored_columns::NETWORK_POLICY,
+        defaults: defaults::network_policy,
+        filled: &[
+            ("/spec/ingress/*/ports/*/protocol", "\"TCP\""),
+            ("/spec/egress/*/ports/*/protocol", "\"TCP\""),
+        ],
+        ..STORED
+    },
+    BuiltIn {
+        group: "networking.k8s.io",
+        plural: "servicecidrs",
+        kind: "ServiceCIDR",
+        lacks: "Services have addresses in 10.96.0.0/16",
+        status: true,
+        columns: stored_columns::SERVICE_CIDR,
+        ..CLUSTER
+    },
+    BuiltIn {
         group: "policy",
         plural: "poddisruptionbudgets",
         kind: "PodDisruptionBudget",
@@ -296,6 +494,190 @@ pub(crate) const BUILT_IN: &[BuiltIn] = &[
         ..PLAIN
     },
     BuiltIn {
+        group: RBAC,
+        plural: "clusterrolebindings",
+        kind: "ClusterRoleBinding",
+        lacks: "not evaluated",
+        columns: stored_columns::ROLE_BINDING,
+        validate: roles::binding,
+        by_schema: false,
+        defaults: defaults::role_binding,
+        fixed: &[("/roleRef", "cannot change roleRef")],
+        ..CLUSTER
+    },
+    BuiltIn {
+        group: RBAC,
+        plural: "clusterroles",
+        kind: "ClusterRole",
+        lacks: "not evaluated",
+        columns: stored_columns::CREATED_AT,
+        validate: roles::role,
+        filled: &[("/rules", "null")],
+        ..CLUSTER
+    },
+    BuiltIn {
+        group: RBAC,
+        plural: "rolebindings",
+        kind: "RoleBinding",
+        lacks: "not evaluated",
+        columns: stored_columns::ROLE_BINDING,
+        validate: roles::binding,
+        by_schema: false,
+        defaults: defaults::role_binding,
+        fixed: &[("/roleRef", "cannot change roleRef")],
+        ..STORED
+    },
+    BuiltIn {
+        group: RBAC,
+        plural: "roles",
+        kind: "Role",
+        lacks: "not evaluated",
+        columns: stored_columns::CREATED_AT,
+        validate: roles::role,
+        filled: &[("/rules", "null")],
+        ..STORED
+    },
+    BuiltIn {
+        group: "storage.k8s.io",
+        plural: "csidrivers",
+        kind: "CSIDriver",
+        lacks: "no driver runs",
+        columns: stored_columns::CSI_DRIVER,
+        filled: &[
+            ("/spec/attachRequired", "true"),
+            ("/spec/podInfoOnMount", "false"),
+            ("/spec/storageCapacity", "false"),
+            ("/spec/fsGroupPolicy", "\"ReadWriteOnceWithFSType\""),
+            ("/spec/volumeLifecycleModes", "[\"Persistent\"]"),
+            ("/spec/requiresRepublish", "false"),
+            ("/spec/seLinuxMount", "false"),
+        ],
+        fixed: &[("/spec/attachRequired", IMMUTABLE), ("/spec/volumeLifecycleModes", IMMUTABLE)],
+        ..CLUSTER
+    },
+    BuiltIn {
+        group: "storage.k8s.io",
+        plural: "csinodes",
+        kind: "CSINode",
+        lacks: "no driver runs",
+        columns: stored_columns::CSI_NODE,
+        filled: &[("/spec/drivers", "null"), ("/spec/drivers/*/topologyKeys", "null")],
+        ..CLUSTER
+    },
+    BuiltIn {
+        group: "storage.k8s.io",
+        plural: "csistoragecapacities",
+        kind: "CSIStorageCapacity",
+        lacks: "no driver runs",
+        columns: stored_columns::CREATED_AT,
+        fixed: &[("/nodeTopology", IMMUTABLE), ("/storageClassName", IMMUTABLE)],
+        ..STORED
+    },
+    BuiltIn {
+        group: "storage.k8s.io",
+        plural: "storageclasses",
+        kind: "StorageClass",
+        lacks: "not used by claims",
+        short_names: &["sc"],
+        columns: stored_columns::STORAGE_CLASS,
+        filled: &[("/reclaimPolicy", "\"Delete\""), ("/volumeBindingMode", "\"Immediate\"")],
+        fixed: &[
+            ("/parameters", IMMUTABLE),
+            ("/provisioner", IMMUTABLE),
+            ("/reclaimPolicy", IMMUTABLE),
+            ("/volumeBindingMode", IMMUTABLE),
+        ],
+        ..CLUSTER
+    },
+    BuiltIn {
+        group: "storage.k8s.io",
+        plural: "volumeattachments",
+        kind: "VolumeAttachment",
+        lacks: "nothing is attached",
+        status: true,
+        columns: stored_columns::VOLUME_ATTACHMENT,
+        fixed: &[("/spec", IMMUTABLE)],
+        ..CLUSTER
+    },
+    BuiltIn {
+        group: "storage.k8s.io",
+        plural: "volumeattributesclasses",
+        kind: "VolumeAttributesClass",
+        lacks: "no volume is changed",
+        short_names: &["vac"],
+        columns: stored_columns::VOLUME_ATTRIBUTES_CLASS,
+        fixed: &[("/driverName", IMMUTABLE), ("/parameters", IMMUTABLE)],
+        ..CLUSTER
+    },
+    BuiltIn {
+        group: ADMISSION,
+        plural: "mutatingadmissionpolicies",
+        kind: "MutatingAdmissionPolicy",
+        lacks: "not evaluated",
+        columns: stored_columns::MUTATING_POLICY,
+        filled: &[
+            ("/spec/failurePolicy", "\"Fail\""),
+            ("/spec/matchConstraints/matchPolicy", "\"Equivalent\""),
+            ("/spec/matchConstraints/namespaceSelector", "{}"),
+            ("/spec/matchConstraints/objectSelector", "{}"),
+            ("/spec/matchConstraints/resourceRules/*/scope", "\"*\""),
+        ],
+        ..EXTENSION
+    },
+    BuiltIn {
+        group: ADMISSION,
+        plural: "mutatingadmissionpolicybindings",
+        kind: "MutatingAdmissionPolicyBinding",
+        lacks: "not evaluated",
+        columns: stored_columns::POLICY_BINDING,
+        filled: BINDING,
+        ..EXTENSION
+    },
+    BuiltIn {
+        group: ADMISSION,
+        plural: "mutatingwebhookconfigurations",
+        kind: "MutatingWebhookConfiguration",
+        lacks: "no webhook is called",
+        columns: stored_columns::WEBHOOKS,
+        defaults: |object| by_schema::fill(object, "/webhooks/*/reinvocationPolicy", "\"Never\""),
+        filled: WEBHOOKS,
+        ..EXTENSION
+    },
+    BuiltIn {
+        group: ADMISSION,
+        plural: "validatingadmissionpolicies",
+        kind: "ValidatingAdmissionPolicy",
+        lacks: "not evaluated",
+        status: true,
+        columns: stored_columns::VALIDATING_POLICY,
+        filled: &[
+            ("/spec/failurePolicy", "\"Fail\""),
+            ("/spec/matchConstraints/matchPolicy", "\"Equivalent\""),
+            ("/spec/matchConstraints/namespaceSelector", "{}"),
+            ("/spec/matchConstraints/objectSelector", "{}"),
+            ("/spec/matchConstraints/resourceRules/*/scope", "\"*\""),
+        ],
+        ..EXTENSION
+    },
+    BuiltIn {
+        group: ADMISSION,
+        plural: "validatingadmissionpolicybindings",
+        kind: "ValidatingAdmissionPolicyBinding",
+        lacks: "not evaluated",
+        columns: stored_columns::POLICY_BINDING,
+        filled: BINDING,
+        ..EXTENSION
+    },
+    BuiltIn {
+        group: ADMISSION,
+        plural: "validatingwebhookconfigurations",
+        kind: "ValidatingWebhookConfiguration",
+        lacks: "no webhook is called",
+        columns: stored_columns::WEBHOOKS,
+        filled: WEBHOOKS,
+        ..EXTENSION
+    },
+    BuiltIn {
         group: "apiextensions.k8s.io",
         plural: "customresourcedefinitions",
         kind: "CustomResourceDefinition",
@@ -304,46 +686,149 @@ pub(crate) const BUILT_IN: &[BuiltIn] = &[
         namespaced: false,
         status: true,
         generation: true,
-        columns: printer_columns::CUSTOM_RESOURCE_DEFINITION,
+        columns: stored_columns::CREATED_AT,
         defaults: crd::set_defaults,
+        filled: &[("/status/conditions", "null")],
         validate: crd::errors,
         ..PLAIN
     },
-    // `kubectl apply --prune` lists these kinds. They are stored as they are sent: nothing acts on them.
     BuiltIn {
-        plural: "persistentvolumes",
-        kind: "PersistentVolume",
-        short_names: &["pv"],
-        namespaced: false,
-        status: true,
+        group: "scheduling.k8s.io",
+        plural: "priorityclasses",
+        kind: "PriorityClass",
+        lacks: "not used by Pods",
+        short_names: &["pc"],
+        generation: true,
+        columns: stored_columns::PRIORITY_CLASS,
+        filled: &[("/preemptionPolicy", "\"PreemptLowerPriority\"")],
+        fixed: &[("/preemptionPolicy", IMMUTABLE)],
+        validate: validation::priority_class,
+        ..CLUSTER
+    },
+    BuiltIn {
+        group: "coordination.k8s.io",
+        plural: "leases",
+        kind: "Lease",
+        columns: printer_columns::LEASE,
+        defaults: defaults::lease,
+        validate: validation::lease,
         ..PLAIN
     },
     BuiltIn {
-        plural: "replicationcontrollers",
-        kind: "ReplicationController",
-        short_names: &["rc"],
-        categories: &["all"],
+        group: "node.k8s.io",
+        plural: "runtimeclasses",
+        kind: "RuntimeClass",
+        lacks: "the overhead is not added to Pods",
+        columns: stored_columns::RUNTIME_CLASS,
+        fixed: &[("/handler", IMMUTABLE)],
+        ..CLUSTER
+    },
+    BuiltIn {
+        group: "discovery.k8s.io",
+        plural: "endpointslices",
+        kind: "EndpointSlice",
+        lacks: "Services have none",
+        generation: true,
+        columns: stored_columns::ENDPOINT_SLICE,
+        filled: &[
+            ("/endpoints", "null"),
+            ("/ports", "null"),
+            ("/ports/*/name", "\"\""),
+            ("/ports/*/protocol", "\"TCP\""),
+        ],
+        fixed: &[("/addressType", IMMUTABLE)],
+        ..STORED
+    },
+    BuiltIn {
+        group: "resource.k8s.io",
+        plural: "deviceclasses",
+        kind: "DeviceClass",
+        lacks: "no device is allocated",
+        generation: true,
+        ..CLUSTER
+    },
+    BuiltIn {
+        group: "resource.k8s.io",
+        plural: "resourceclaims",
+        kind: "ResourceClaim",
+        lacks: "no device is allocated",
+        status: true,
+        columns: stored_columns::RESOURCE_CLAIM,
+        defaults: |object| defaults::device_requests(&mut object["spec"]),
+        fixed: &[("/spec", IMMUTABLE)],
+        ..STORED
+    },
+    BuiltIn {
+        group: "resource.k8s.io",
+        plural: "resourceclaimtemplates",
+        kind: "ResourceClaimTemplate",
+        lacks: "no device is allocated",
+        defaults: |object| defaults::device_requests(&mut object["spec"]["spec"]),
+        fixed: &[("/spec", IMMUTABLE)],
+        ..STORED
+    },
+    BuiltIn {
+        group: "resource.k8s.io",
+        plural: "resourceslices",
+        kind: "ResourceSlice",
+        lacks: "no device is allocated",
+        generation: true,
+        fields: &["spec.nodeName", "spec.driver"],
+        columns: stored_columns::RESOURCE_SLICE,
+        fixed: &[("/spec/driver", IMMUTABLE), ("/spec/pool/name", IMMUTABLE), ("/spec/nodeName", IMMUTABLE)],
+        ..CLUSTER
+    },
+    BuiltIn {
+        group: "flowcontrol.apiserver.k8s.io",
+        plural: "flowschemas",
+        kind: "FlowSchema",
+        lacks: "requests are not limited",
         status: true,
         generation: true,
-        ..PLAIN
+        columns: stored_columns::FLOW_SCHEMA,
+        filled: &[("/spec/matchingPrecedence", "1000")],
+        ..CLUSTER
     },
     BuiltIn {
-        group: "apps",
-        plural: "daemonsets",
-        kind: "DaemonSet",
-        short_names: &["ds"],
-        categories: &["all"],
+        group: "flowcontrol.apiserver.k8s.io",
+        plural: "prioritylevelconfigurations",
+        kind: "PriorityLevelConfiguration",
+        lacks: "requests are not limited",
         status: true,
         generation: true,
-        ..PLAIN
+        columns: stored_columns::PRIORITY_LEVEL,
+        filled: &[
+            ("/spec/exempt/nominalConcurrencyShares", "0"),
+            ("/spec/exempt/lendablePercent", "0"),
+            ("/spec/limited/nominalConcurrencyShares", "30"),
+            ("/spec/limited/lendablePercent", "0"),
+            ("/spec/limited/limitResponse/queuing/handSize", "8"),
+            ("/spec/limited/limitResponse/queuing/queues", "64"),
+            ("/spec/limited/limitResponse/queuing/queueLengthLimit", "50"),
+        ],
+        ..CLUSTER
     },
-    BuiltIn {
-        group: "networking.k8s.io",
-        plural: "ingresses",
-        kind: "Ingress",
-        short_names: &["ing"],
-        status: true,
-        generation: true,
-        ..PLAIN
-    },
+];
+
+const RBAC: &str = "rbac.authorization.k8s.io";
+const ADMISSION: &str = "admissionregistration.k8s.io";
+
+/// An entry of the configuration of admission.
+const EXTENSION: BuiltIn = BuiltIn { categories: &["api-extensions"], generation: true, ..CLUSTER };
+
+const BINDING: &[(&str, &str)] = &[
+    ("/spec/matchResources/matchPolicy", "\"Equivalent\""),
+    ("/spec/matchResources/namespaceSelector", "{}"),
+    ("/spec/matchResources/objectSelector", "{}"),
+    ("/spec/matchResources/resourceRules/*/scope", "\"*\""),
+];
+
+const WEBHOOKS: &[(&str, &str)] = &[
+    ("/webhooks/*/clientConfig/service/port", "443"),
+    ("/webhooks/*/rules/*/scope", "\"*\""),
+    ("/webhooks/*/failurePolicy", "\"Fail\""),
+    ("/webhooks/*/matchPolicy", "\"Equivalent\""),
+    ("/webhooks/*/namespaceSelector", "{}"),
+    ("/webhooks/*/objectSelector", "{}"),
+    ("/webhooks/*/timeoutSeconds", "10"),
 ];

@@ -54,7 +54,12 @@ pub(crate) fn node(object: &mut Value) {
 pub(crate) fn admit(kind: &str, object: &mut Value) -> Result<(), String> {
     match kind {
         "Node" => taint_until_ready(object),
-        "PersistentVolumeClaim" => protect(object),
+        "PersistentVolumeClaim" => protect(object, CLAIM_FINALIZER),
+        "PersistentVolume" => {
+            protect(object, "kubernetes.io/pv-protection");
+            object["status"]["lastPhaseTransitionTime"] = object["metadata"]["creationTimestamp"].clone();
+        }
+        "VolumeAttributesClass" => protect(object, "kubernetes.io/vac-protection"),
         "Pod" => {
             report_gates(object);
             prioritize(&mut object["spec"])?;
@@ -69,7 +74,7 @@ pub(crate) fn admit(kind: &str, object: &mut Value) -> Result<(), String> {
 }
 
 /// The PriorityClasses, which exist in every cluster, and their priorities. Without a class, the priority is zero.
-const PRIORITIES: [(&str, i64); 3] =
+pub(crate) const PRIORITIES: [(&str, i64); 3] =
     [("", 0), ("system-cluster-critical", 2_000_000_000), ("system-node-critical", 2_000_001_000)];
 
 /// The admission plugins Priority and RuntimeClass: a Pod has the priority of its class. There are no RuntimeClasses.
@@ -110,12 +115,12 @@ fn report_gates(pod: &mut Value) {
     }
 }
 
-/// The admission plugin StorageObjectInUseProtection: a claim stays until no Pod uses it.
-fn protect(claim: &mut Value) {
-    let mut finalizers = claim["metadata"]["finalizers"].as_array().cloned().unwrap_or_default();
-    if !finalizers.iter().any(|one| one == CLAIM_FINALIZER) {
-        finalizers.push(CLAIM_FINALIZER.into());
-        claim["metadata"]["finalizers"] = finalizers.into();
+/// The admission plugin StorageObjectInUseProtection: a claim stays until no Pod uses it, and a volume until no claim does.
+fn protect(object: &mut Value, finalizer: &str) {
+    let mut finalizers = object["metadata"]["finalizers"].as_array().cloned().unwrap_or_default();
+    if !finalizers.iter().any(|one| one == finalizer) {
+        finalizers.push(finalizer.into());
+        object["metadata"]["finalizers"] = finalizers.into();
     }
 }
 
@@ -229,6 +234,68 @@ pub(crate) fn deployment(object: &mut Value) {
 pub(crate) fn replica_set(object: &mut Value) {
     set_default(object, "/spec/replicas", json!(1));
     template_defaults(&mut object["spec"]["template"]);
+}
+
+pub(crate) fn replication_controller(object: &mut Value) {
+    let labels = object["spec"]["template"]["metadata"]["labels"].clone();
+    set_default(object, "/spec/selector", labels);
+    label_as_template(object);
+    replica_set(object);
+}
+
+pub(crate) fn daemon_set(object: &mut Value) {
+    let spec = &mut object["spec"];
+    set_default(spec, "/updateStrategy/type", "RollingUpdate".into());
+    if spec["updateStrategy"]["type"] == "RollingUpdate" {
+        set_default(spec, "/updateStrategy/rollingUpdate/maxUnavailable", 1.into());
+        set_default(spec, "/updateStrategy/rollingUpdate/maxSurge", 0.into());
+    }
+    set_default(spec, "/revisionHistoryLimit", 10.into());
+    template_defaults(&mut spec["template"]);
+    set_default_at(
+        &mut object["metadata"]["annotations"],
+        "deprecated.daemonset.template.generation",
+        &"1".into(),
+    );
+    for field in ["currentNumberScheduled", "desiredNumberScheduled", "numberMisscheduled", "numberReady"] {
+        set_default(object, &format!("/status/{field}"), 0.into());
+    }
+}
+
+/// Without types, a policy is one of ingress, and also of egress if it has such rules.
+pub(crate) fn network_policy(object: &mut Value) {
+    let spec = &mut object["spec"];
+    let types = if each(&spec["egress"]).next().is_some() {
+        json!(["Ingress", "Egress"])
+    } else {
+        json!(["Ingress"])
+    };
+    set_default(spec, "/policyTypes", types);
+}
+
+/// The groups of the subjects and of the role.
+pub(crate) fn role_binding(object: &mut Value) {
+    for reference in items(object, "subjects") {
+        if reference["kind"] == "User" || reference["kind"] == "Group" {
+            set_default(reference, "/apiGroup", "rbac.authorization.k8s.io".into());
+        }
+    }
+    set_default(object, "/roleRef/apiGroup", "rbac.authorization.k8s.io".into());
+}
+
+/// A request for devices asks for one device.
+pub(crate) fn device_requests(spec: &mut Value) {
+    let Some(devices) = spec.get_mut("devices") else { return };
+    for request in items(devices, "requests") {
+        let mut one = |request: &mut Value| {
+            set_default(request, "/allocationMode", "ExactCount".into());
+            if request["allocationMode"] == "ExactCount" {
+                set_default(request, "/count", 1.into());
+            }
+        };
+        request.get_mut("exactly").into_iter().for_each(&mut one);
+        items(request, "firstAvailable").for_each(&mut one);
+    }
 }
 
 pub(crate) fn claim(object: &mut Value) {
@@ -387,7 +454,7 @@ fn qos_class(spec: &Value) -> &'static str {
 }
 
 /// The defaults of every pod template, in a Deployment or a ReplicaSet.
-fn template_defaults(template: &mut Value) {
+pub(crate) fn template_defaults(template: &mut Value) {
     if template["spec"].is_object() {
         pod_spec_defaults(&mut template["spec"]);
     }

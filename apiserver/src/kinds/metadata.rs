@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::{
     kinds::{Kind, field_checks::each},
-    names::{causes, label_errors, labels_errors, qualified_name_errors, subdomain_errors},
+    names::{causes, label_errors, labels_errors, qualified_name_errors},
     status::Cause,
 };
 
@@ -27,13 +27,11 @@ pub(crate) fn errors(kind: &Kind, object: &Value) -> Vec<Cause> {
         // the character before the dash: the error for the generated name has it.
         let mut masked = base.strip_suffix('-').unwrap_or_default().chars();
         let name = masked.next_back().map_or(base.to_owned(), |_| format!("{}a", masked.as_str()));
-        let errors = if kind.has_label_name() { label_errors(&name) } else { subdomain_errors(&name) };
-        all.extend(causes("metadata.generateName", base, errors));
+        all.extend(causes("metadata.generateName", base, kind.name_errors(&name)));
     }
     match metadata["name"].as_str().unwrap_or_default() {
         "" => all.push(Cause::required("metadata.name", "name or generateName is required")),
-        name if kind.has_label_name() => all.extend(causes("metadata.name", name, label_errors(name))),
-        name => all.extend(causes("metadata.name", name, subdomain_errors(name))),
+        name => all.extend(causes("metadata.name", name, kind.name_errors(name))),
     }
     all.extend(labels_errors("metadata.labels", &metadata["labels"]));
     all.extend(annotations_errors(&metadata["annotations"]));

@@ -239,19 +239,49 @@ pub(crate) const NODE: PrinterColumns = PrinterColumns {
         ("Age", "string", 0),
         ("Version", "string", 0),
         ("Internal-IP", "string", 1),
+        ("External-IP", "string", 1),
+        ("OS-Image", "string", 1),
+        ("Kernel-Version", "string", 1),
+        ("Container-Runtime", "string", 1),
     ],
     cells: |object, clock| {
-        let status = &object["status"];
-        let ready = if has_condition(object, "Ready") { "Ready" } else { "NotReady" };
-        let cordoned = if object["spec"]["unschedulable"] == true { ",SchedulingDisabled" } else { "" };
-        let address = each(&status["addresses"]).find(|one| one["type"] == "InternalIP");
+        let (status, info) = (&object["status"], &object["status"]["nodeInfo"]);
+        let ready = each(&status["conditions"]).find(|one| one["type"] == "Ready");
+        let mut state = match ready.map(|ready| ready["status"] == "True") {
+            Some(true) => "Ready",
+            Some(false) => "NotReady",
+            None => "Unknown",
+        }
+        .to_owned();
+        if object["spec"]["unschedulable"] == true {
+            state.push_str(",SchedulingDisabled");
+        }
+        let labels = object["metadata"]["labels"].as_object().into_iter().flatten();
+        let roles = labels.filter_map(|(key, value)| match key.as_str() {
+            "kubernetes.io/role" => value.as_str(),
+            key => key.strip_prefix("node-role.kubernetes.io/"),
+        });
+        let mut roles: Vec<&str> = roles.filter(|role| !role.is_empty()).collect();
+        roles.sort_unstable();
+        let address = |kind: &str| {
+            let of_kind = each(&status["addresses"]).find(|one| one["type"] == kind);
+            Value::from(shown(of_kind.map_or(&Value::Null, |one| &one["address"]), "<none>"))
+        };
+        let mut kernel = shown(&info["kernelVersion"], "<unknown>");
+        if let Some(architecture) = info["architecture"].as_str().filter(|one| !one.is_empty()) {
+            kernel.push_str(&format!(" ({architecture})"));
+        }
         vec![
             name(object),
-            format!("{ready}{cordoned}").into(),
-            "<none>".into(),
+            state.into(),
+            some((!roles.is_empty()).then(|| roles.join(",")), "<none>").into(),
             age(object, clock),
-            status["nodeInfo"]["kubeletVersion"].clone(),
-            address.map_or("<none>".into(), |one| one["address"].clone()),
+            info["kubeletVersion"].as_str().unwrap_or_default().into(),
+            address("InternalIP"),
+            address("ExternalIP"),
+            shown(&info["osImage"], "<unknown>").into(),
+            kernel.into(),
+            shown(&info["containerRuntimeVersion"], "<unknown>").into(),
         ]
     },
 };
@@ -411,19 +441,17 @@ pub(crate) const PERSISTENT_VOLUME_CLAIM: PrinterColumns = PrinterColumns {
             true => text(&status["phase"], ""),
             false => "Terminating".to_owned(),
         };
-        let (mut capacity, mut modes) = (String::new(), Vec::new());
+        let (mut capacity, mut modes) = (String::new(), String::new());
         if spec["volumeName"].is_string() {
             capacity = text(&status["capacity"]["storage"], "0");
-            let is_of = |mode: &str| each(&status["accessModes"]).any(|one| one == mode);
-            modes =
-                ACCESS_MODES.into_iter().filter(|(mode, _)| is_of(mode)).map(|(_, short)| short).collect();
+            modes = access_modes(&status["accessModes"]);
         }
         vec![
             name(object),
             phase.into(),
             text(&spec["volumeName"], "").into(),
             capacity.into(),
-            modes.join(",").into(),
+            modes.into(),
             text(&spec["storageClassName"], "").into(),
             text(&spec["volumeAttributesClassName"], "<unset>").into(),
             age(object, clock),
@@ -439,6 +467,13 @@ const ACCESS_MODES: [(&str, &str); 4] = [
     ("ReadWriteMany", "RWX"),
     ("ReadWriteOncePod", "RWOP"),
 ];
+
+/// `RWO,ROX`
+pub(crate) fn access_modes(modes: &Value) -> String {
+    let is_of = |mode: &str| each(modes).any(|one| one == mode);
+    let shorts = ACCESS_MODES.into_iter().filter(|(mode, _)| is_of(mode)).map(|(_, short)| short);
+    shorts.collect::<Vec<_>>().join(",")
+}
 
 pub(crate) const JOB: PrinterColumns = PrinterColumns {
     definitions: &[
@@ -535,18 +570,13 @@ pub(crate) const POD_DISRUPTION_BUDGET: PrinterColumns = PrinterColumns {
     },
 };
 
-fn containers_and_images(spec: &Value) -> [Value; 2] {
+pub(crate) fn containers_and_images(spec: &Value) -> [Value; 2] {
     let joined = |field: &str| -> Value {
         let all: Vec<&str> = each(&spec["containers"]).filter_map(|one| one[field].as_str()).collect();
         all.join(",").into()
     };
     [joined("name"), joined("image")]
 }
-
-pub(crate) const CUSTOM_RESOURCE_DEFINITION: PrinterColumns = PrinterColumns {
-    definitions: &[("Created At", "date", 0)],
-    cells: |object, _| vec![name(object), object["metadata"]["creationTimestamp"].clone()],
-};
 
 /// The columns of the scale subresource.
 pub(crate) const SCALE: PrinterColumns = PrinterColumns {
@@ -557,12 +587,46 @@ pub(crate) const SCALE: PrinterColumns = PrinterColumns {
     },
 };
 
-fn name(object: &Value) -> Value {
-    object["metadata"]["name"].clone()
+/// The name; with `(default)` for a default class.
+pub(crate) fn name(object: &Value) -> Value {
+    let is_default = |class: &str| {
+        let key = format!("{class}.kubernetes.io/is-default-class");
+        object["metadata"]["annotations"][key] == "true"
+    };
+    let name = &object["metadata"]["name"];
+    let class = match object["kind"].as_str() {
+        Some("StorageClass") if is_default("storageclass") => name.as_str(),
+        Some("IngressClass") if is_default("ingressclass") => name.as_str(),
+        _ => None,
+    };
+    class.map_or_else(|| name.clone(), |name| format!("{name} (default)").into())
 }
 
-fn age(object: &Value, clock: &Clock) -> Value {
+pub(crate) fn age(object: &Value, clock: &Clock) -> Value {
     clock.age(&object["metadata"]["creationTimestamp"]).into()
+}
+
+/// A text or a number.
+pub(crate) fn shown(value: &Value, none: &str) -> String {
+    match value {
+        Value::String(text) if text.is_empty() => none.to_owned(),
+        Value::String(text) => text.clone(),
+        Value::Null => none.to_owned(),
+        other => other.to_string(),
+    }
+}
+
+pub(crate) fn some(text: Option<String>, none: &str) -> String {
+    text.filter(|text| !text.is_empty()).unwrap_or_else(|| none.to_owned())
+}
+
+pub(crate) fn count_of(value: &Value) -> i64 {
+    value.as_i64().unwrap_or(0)
+}
+
+/// `a=b,c=d`
+pub(crate) fn labels_shown(labels: &Value) -> String {
+    selector::shown(&json!({"matchLabels": labels}))
 }
 
 fn entries(map: &Value) -> usize {

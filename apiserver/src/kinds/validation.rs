@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::{
     kinds::{
-        cluster_ip, events,
+        cluster_ip, defaults, events,
         field_checks::{
             IMMUTABLE, NO_ADDRESS, NOT_NEGATIVE, PORT_RANGE, each, is_empty, is_port, not_negative,
             not_one_of, port_name_errors, text,
@@ -659,5 +659,46 @@ pub(crate) fn new_event(object: &Value, before: Option<&Value>) -> Vec<Cause> {
             all.push(Cause::required("series.lastObservedTime", ""));
         }
     }
+    all
+}
+
+/// Highest priority of a class that is not of the system.
+const USER_PRIORITY_MAX: i64 = 1_000_000_000;
+
+pub(crate) fn priority_class(object: &Value, before: Option<&Value>) -> Vec<Cause> {
+    let mut all = Vec::new();
+    let (name, value) = (text(&object["metadata"]["name"]), object["value"].as_i64().unwrap_or(0));
+    if name.starts_with("system-") && !defaults::PRIORITIES.iter().any(|(class, _)| *class == name) {
+        let why = "priority class names with 'system-' prefix are reserved for system use only. error: name is not a system \
+                   priority class";
+        all.push(Cause::forbidden("metadata.name", why));
+    } else if !name.starts_with("system-") && value > USER_PRIORITY_MAX {
+        let why = format!("maximum allowed value of a user defined priority is {USER_PRIORITY_MAX}");
+        all.push(Cause::forbidden("value", &why));
+    }
+    if before.is_some_and(|before| before["value"].as_i64().unwrap_or(0) != value) {
+        all.push(Cause::forbidden("value", "may not be changed in an update."));
+    }
+    all
+}
+
+pub(crate) fn template(object: &Value, _before: Option<&Value>) -> Vec<Cause> {
+    let mut all = Vec::new();
+    pod_template(&mut all, &object["template"], "template");
+    all
+}
+
+pub(crate) fn replication_controller(object: &Value, _before: Option<&Value>) -> Vec<Cause> {
+    let (spec, mut all) = (&object["spec"], Vec::new());
+    not_negative(&mut all, spec, "spec", &["replicas", "minReadySeconds"]);
+    if is_empty(&spec["selector"]) {
+        all.push(Cause::required("spec.selector", ""));
+    }
+    let labels = &spec["template"]["metadata"]["labels"];
+    if spec["selector"].as_object().into_iter().flatten().any(|(key, value)| labels[key] != *value) {
+        let text = "`selector` does not match template `labels`";
+        all.push(Cause::invalid("spec.template.metadata.labels", labels, text));
+    }
+    pod_template(&mut all, &spec["template"], "spec.template");
     all
 }

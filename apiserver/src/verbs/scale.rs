@@ -63,6 +63,9 @@ pub(crate) fn of(kind: &Kind, object: &Value) -> Value {
     }
     let mut status = json!({"replicas": number(&paths.status)});
     let selector = match (&kind.source, &paths.selector) {
+        (Source::BuiltIn(BuiltIn { kind: "ReplicationController", .. }), _) => {
+            Some(Labels::from_object(&json!({"matchLabels": object["spec"]["selector"]})).to_string())
+        }
         (Source::BuiltIn(_), _) => Some(Labels::from_object(&object["spec"]["selector"]).to_string()),
         (Source::Custom(_), Some(pointer)) => {
             object.pointer(pointer).and_then(Value::as_str).map(str::to_owned)

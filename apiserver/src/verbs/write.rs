@@ -550,13 +550,9 @@ fn finish(
     kind.normalize(object);
     let nulls = if options.manager.applies { Nulls::Kept } else { Nulls::Dropped };
     kind.set_defaults(object, nulls);
-    // Go encodes this empty list as null, because the field has no `omitempty`.
-    if kind.built_in() == "CustomResourceDefinition" && object["status"]["conditions"].is_null() {
-        object["status"]["conditions"] = Value::Null;
-    }
     managed_fields::track(kind, before, object, managed, &options.manager, &storage.clock.time());
-    if kind.group == "events.k8s.io" {
-        crate::kinds::events::to_core(object);
+    if let Source::BuiltIn(entry) = &kind.source {
+        (entry.to_stored)(object);
     }
     if kind.built_in() == "Service" {
         let causes = cluster_ip::settle(&services(storage), before, object, options.dry_run)?;

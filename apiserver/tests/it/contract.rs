@@ -107,6 +107,7 @@ stories! {
     schemas
     services
     statefulsets
+    stored
     undecodable
     updating
     versions

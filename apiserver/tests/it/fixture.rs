@@ -155,6 +155,10 @@ impl Fixture {
         Answer { status, warnings, body: serde_json::from_str(&text).unwrap_or(Value::String(text)) }
     }
 
+    pub fn client(&self) -> &reqwest::Client {
+        &self.http
+    }
+
     /// GETs a path.
     pub async fn raw(&self, path: &str) -> Answer {
         self.send(Method::GET, path, JSON, Vec::new()).await

@@ -17,6 +17,7 @@ mod apply;
 mod bad_input;
 mod contract;
 mod forbidden;
+mod kinds;
 mod kubectl;
 mod protobuf;
 mod schemas;

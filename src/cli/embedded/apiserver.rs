@@ -9,7 +9,7 @@ use std::{
 };
 
 use clap::{ArgAction, Args, ValueEnum};
-use listwatch_apiserver::{ApiServer, LOG_TARGET, Options, Planned, fault_help};
+use listwatch_apiserver::{ApiServer, LOG_TARGET, Options, Planned, fault_help, kinds_help};
 use tempfile::{NamedTempFile, PersistError};
 use tracing::Level;
 
@@ -64,6 +64,9 @@ pub(in super::super) struct ApiserverArgs {
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "true")]
     #[arg(action = ArgAction::Set, value_parser = parse_switch)]
     controllers: bool,
+    /// List the built-in kinds, and what the server does not do with their objects; start nothing
+    #[arg(long)]
+    kinds: bool,
     /// Log each request to standard error
     #[arg(long, value_name = "BOOL", env = "LISTWATCH_LOG_REQUESTS")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false")]
@@ -113,7 +116,10 @@ pub(super) use say;
 
 pub(super) fn main(mut apiserver: ApiserverArgs) -> Result<(), Failure> {
     if apiserver.fault.iter().any(|fault| matches!(fault, Fault::Help)) {
-        return help();
+        return help(&fault_help());
+    }
+    if apiserver.kinds {
+        return help(&kinds_help());
     }
     if let Some(path) = apiserver.kubeconfig_out.as_ref().filter(|path| path.to_str().is_none()) {
         return Err(Failure::Usage(format!("--kubeconfig-out {path:?}: is not UTF-8; choose another file")));
@@ -129,8 +135,8 @@ pub(super) fn main(mut apiserver: ApiserverArgs) -> Result<(), Failure> {
     until_signal(async |stop| run(options, manifests, depth, kubeconfig_out, fault, output, stop).await)
 }
 
-fn help() -> Result<(), Failure> {
-    say!("{}", fault_help().trim_end());
+fn help(text: &str) -> Result<(), Failure> {
+    say!("{}", text.trim_end());
     Ok(())
 }
 

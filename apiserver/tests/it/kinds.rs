@@ -1,0 +1,133 @@
+//! Compares all built-in kinds of the embedded server with those of kube-apiserver: names, verbs, subresources and columns.
+//!
+//! `contract/kinds.txt` has one line for each resource and subresource. `UPDATE_EXPECT=1` writes it from kube-apiserver.
+//!
+//! ```text
+//! apps/v1 daemonsets, daemonset, ds; DaemonSet of all; namespaced; create delete …; Name, Desired (integer), …
+//! apps/v1 daemonsets/status; DaemonSet; get patch update
+//! ```
+
+use std::fmt::Write as _;
+
+use expect_test::expect_file;
+use reqwest::header::ACCEPT;
+use serde_json::Value;
+
+use crate::fixture::{Fixture, Kind, on};
+
+/// What the embedded server does not serve.
+const NOT_SERVED: [&str; 16] = [
+    "v1 bindings,",
+    "v1 componentstatuses,",
+    "v1 nodes/proxy;",
+    "v1 pods/attach;",
+    "v1 pods/binding;",
+    "v1 pods/ephemeralcontainers;",
+    "v1 pods/eviction;",
+    "v1 pods/exec;",
+    "v1 pods/log;",
+    "v1 pods/portforward;",
+    "v1 pods/proxy;",
+    "v1 pods/resize;",
+    "v1 serviceaccounts/token;",
+    "v1 services/proxy;",
+    "authentication.k8s.io/",
+    "authorization.k8s.io/",
+];
+
+const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+const TABLE: &str = "application/json;g=meta.k8s.io;v=v1;as=Table";
+
+#[tokio::test]
+async fn every_built_in_kind_has_the_names_and_columns_of_kube_apiserver() {
+    on(&[Kind::Real, Kind::Embedded], async |fixture| {
+        let lines = lines(fixture).await;
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/contract/kinds.txt");
+        if fixture.kind == Kind::Real {
+            return expect_file![file].assert_eq(&lines);
+        }
+        let expected = std::fs::read_to_string(file).unwrap();
+        let is_served = |line: &&str| !NOT_SERVED.iter().any(|one| line.starts_with(one));
+        let expected: Vec<&str> = expected.lines().filter(is_served).collect();
+        let lines: Vec<&str> = lines.lines().collect();
+        check_lines(&expected, &lines);
+    })
+    .await;
+}
+
+/// Fails with the lines that differ.
+fn check_lines(expected: &[&str], actual: &[&str]) {
+    let missing: Vec<&&str> = expected.iter().filter(|line| !actual.contains(line)).collect();
+    let surplus: Vec<&&str> = actual.iter().filter(|line| !expected.contains(line)).collect();
+    assert!(missing.is_empty() && surplus.is_empty(), "expected: {missing:#?}\nactual: {surplus:#?}");
+    assert_eq!(expected, actual, "the order");
+}
+
+async fn lines(fixture: &Fixture) -> String {
+    let mut text = String::new();
+    for root in ["/api", "/apis"] {
+        for group in fixture.get_as(root, AGGREGATED).await["items"].as_array().unwrap() {
+            let group_name = group["metadata"]["name"].as_str().unwrap_or_default();
+            // That of the CRD of the fixture, and those of other tests.
+            if !(root == "/api" || !group_name.contains('.') || group_name.ends_with(".k8s.io")) {
+                continue;
+            }
+            for version in group["versions"].as_array().unwrap() {
+                let version_name = version["version"].as_str().unwrap();
+                let api = if root == "/api" {
+                    version_name.to_owned()
+                } else {
+                    format!("{group_name}/{version_name}")
+                };
+                for resource in version["resources"].as_array().unwrap() {
+                    let path = format!(
+                        "{root}/{}/{}",
+                        api.trim_start_matches('/'),
+                        resource["resource"].as_str().unwrap()
+                    );
+                    of_resource(fixture, &api, &path, resource, &mut text).await;
+                }
+            }
+        }
+    }
+    text
+}
+
+async fn of_resource(fixture: &Fixture, api: &str, path: &str, resource: &Value, text: &mut String) {
+    let list = |value: &Value, separator: &str| -> String {
+        let all = value.as_array().into_iter().flatten().map(|one| one.as_str().unwrap());
+        all.collect::<Vec<_>>().join(separator)
+    };
+    let one = |field: &str| resource[field].as_str().unwrap();
+    let names = [one("resource"), one("singularResource"), &list(&resource["shortNames"], ", ")].join(", ");
+    let kind = resource["responseKind"]["kind"].as_str().unwrap();
+    let categories = list(&resource["categories"], " ");
+    let verbs = list(&resource["verbs"], " ");
+    let mut columns = Vec::new();
+    if verbs.contains("list") {
+        let table = fixture.get_as(path, TABLE).await;
+        for column in table["columnDefinitions"].as_array().unwrap() {
+            let [name, kind] = ["name", "type"].map(|field| column[field].as_str().unwrap());
+            let kind = if kind == "string" { String::new() } else { format!(" ({kind})") };
+            let wide = if column["priority"] == 1 { " wide" } else { "" };
+            columns.push(format!("{name}{kind}{wide}"));
+        }
+    }
+    let (scope, columns) = (one("scope"), columns.join(", "));
+    let _ = writeln!(text, "{api} {names}; {kind} of [{categories}]; {scope}; {verbs}; {columns}");
+    for sub in resource["subresources"].as_array().into_iter().flatten() {
+        let (name, kind) = (sub["subresource"].as_str().unwrap(), &sub["responseKind"]);
+        let kind = ["group", "version", "kind"].map(|field| kind[field].as_str().unwrap()).join("/");
+        let _ = writeln!(text, "{api} {}/{name}; {kind}; {}", one("resource"), list(&sub["verbs"], " "));
+    }
+}
+
+impl Fixture {
+    /// GETs a path in this media type.
+    async fn get_as(&self, path: &str, media_type: &str) -> Value {
+        let request = self.client().get(format!("{}{path}", self.url)).bearer_auth(&self.token);
+        let answer = request.header(ACCEPT, media_type).send().await.unwrap();
+        assert_eq!(answer.status(), 200, "{path}");
+        serde_json::from_slice(&answer.bytes().await.unwrap()).unwrap()
+    }
+}
