@@ -1,14 +1,17 @@
-//! The controllers: garbage collection, namespaces, Deployments, ReplicaSets, StatefulSets and their claims, Jobs,
-//! CronJobs, PodDisruptionBudgets, and a simulated scheduler and kubelet. They write Events about what they do.
+//! The controllers: garbage collection, namespaces, Deployments, ReplicaSets, StatefulSets, DaemonSets, claims and volumes, endpoints of Services,
+//! Jobs, CronJobs, PodDisruptionBudgets, ResourceQuotas, and a simulated scheduler and kubelet. They write Events about what they do.
 //!
 //! All controllers run in one task. It reads the journal of the storage. For each change, it queues the object, its
 //! owners, its dependents and its namespace, and reconciles each of them. Like those of Kubernetes, these controllers
 //! compare the current state with the desired state, so an extra reconcile does no harm.
 
+mod daemon_set;
 mod disruption;
+mod endpoints;
 mod garbage;
 mod job;
 mod kubelet;
+mod quota;
 mod rollout;
 mod scheduler;
 mod stateful_set;
@@ -30,6 +33,7 @@ use crate::{
     kinds::{
         Kind, Part,
         conditions::set_condition,
+        defaults::PRIORITIES,
         metadata::{finalizers, is_terminating},
     },
     state::Server,
@@ -57,7 +61,17 @@ pub(crate) fn bootstrap(storage: &mut Storage, ca_pem: &str, with_node: bool) {
         "spec": {"clusterIP": "10.96.0.1", "ports": [{"name": "https", "port": 443, "targetPort": 6443}]},
     });
     make(storage, "", "services", Some("default"), kubernetes);
+    for (name, value) in PRIORITIES {
+        let description = if name.ends_with("node-critical") {
+            "Used for system critical pods that must not be moved from their current node."
+        } else {
+            "Used for system critical pods that must run in the cluster, but can be moved to another node if necessary."
+        };
+        let class = json!({"metadata": {"name": name}, "value": value, "description": description});
+        make(storage, "scheduling.k8s.io", "priorityclasses", None, class);
+    }
     if with_node {
+        volume::make_class(storage);
         kubelet::register(storage);
     }
 }
@@ -188,11 +202,23 @@ impl Controllers {
         if let (true, Some(object)) = (leaves, &change.before) {
             self.queue.extend(storage.dependents(uid(object)));
         }
+        if place.namespace().is_some()
+            && (change.before.is_none() || change.after.is_none() || collection == "pods")
+        {
+            self.queue.extend(quota::quotas_of(storage, &place));
+        }
+        if collection == "endpoints" {
+            self.queue.insert(Place { collection: "services".to_owned(), key: change.key.clone() });
+        }
+        if collection == "persistentvolumes" || collection == "storageclasses.storage.k8s.io" {
+            self.queue.extend(volume::waiting_claims(storage));
+        }
         if collection == "pods" {
             let pods = [&change.before, &change.after];
             for pod in pods.into_iter().flatten() {
                 self.queue.extend(volume::claims_of(pod));
                 self.queue.extend(disruption::budgets_of(storage, pod));
+                self.queue.extend(endpoints::services_of(storage, pod));
             }
         }
         self.queue.extend(self.waiting.remove(&place).into_iter().flatten());
@@ -204,13 +230,25 @@ impl Controllers {
 
     fn reconcile(&mut self, storage: &mut Storage, place: &Place) {
         garbage::collect(storage, place);
-        let Some(object) = storage.get(place).cloned() else { return };
+        let Some(object) = storage.get(place).cloned() else {
+            if place.collection == "services" {
+                endpoints::clean_up(storage, place);
+            }
+            if place.collection == "persistentvolumeclaims" {
+                volume::release(storage, place);
+            }
+            return;
+        };
         match place.collection.as_str() {
             "namespaces" => self.namespace(storage, place, &object),
             "deployments.apps" => rollout::deployment(self, storage, place, &object),
             "replicasets.apps" => rollout::replica_set(self, storage, place, &object),
             "statefulsets.apps" => stateful_set::stateful_set(self, storage, place, &object),
             "poddisruptionbudgets.policy" => disruption::budget(storage, place, &object),
+            "daemonsets.apps" => daemon_set::daemon_set(self, storage, place, &object),
+            "services" => endpoints::service(storage, place, &object),
+            "resourcequotas" => quota::quota(storage, place, &object),
+            "persistentvolumes" => volume::volume(storage, place, &object),
             "jobs.batch" => job::job(self, storage, place, &object),
             "cronjobs.batch" => job::cron_job(self, storage, place, &object),
             "persistentvolumeclaims" => volume::claim(storage, place, &object),

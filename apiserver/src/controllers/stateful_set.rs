@@ -31,15 +31,15 @@ const REVISIONS: &str = "controllerrevisions.apps";
 const CLAIMS: &str = "persistentvolumeclaims";
 const POD_NAME: &str = "statefulset.kubernetes.io/pod-name";
 const POD_INDEX: &str = "apps.kubernetes.io/pod-index";
-const REVISION_HASH: &str = "controller-revision-hash";
+pub(super) const REVISION_HASH: &str = "controller-revision-hash";
 
 /// The pause before a Pod is created whose claim is being deleted.
 const CLAIM_PAUSE: Duration = Duration::from_secs(1);
 
 /// The revisions of a StatefulSet: of the Pods before a rollout, and of those after it.
-struct Revisions {
+pub(super) struct Revisions {
     current: Arc<Value>,
-    update: Arc<Value>,
+    pub(super) update: Arc<Value>,
 }
 
 /// The Pods of a StatefulSet by ordinal.
@@ -97,7 +97,7 @@ fn hash(patch: &Value) -> String {
 
 /// Finds the two revisions, and creates that of a new template. The revision of a template that is used again becomes
 /// the newest.
-fn revisions(storage: &mut Storage, place: &Place, set: &Value) -> Option<Revisions> {
+pub(super) fn revisions(storage: &mut Storage, place: &Place, set: &Value) -> Option<Revisions> {
     let mut all = controlled(storage, set, REVISIONS);
     all.sort_by_key(|(_, revision)| count(revision, "/revision"));
     let patch = patch(set);
@@ -111,7 +111,9 @@ fn revisions(storage: &mut Storage, place: &Place, set: &Value) -> Option<Revisi
         None => {
             let hash = hash(&patch);
             let mut labels = set["spec"]["template"]["metadata"]["labels"].clone();
-            labels["controller.kubernetes.io/hash"] = hash.as_str().into();
+            let key =
+                if set["kind"] == "DaemonSet" { REVISION_HASH } else { "controller.kubernetes.io/hash" };
+            labels[key] = hash.as_str().into();
             let metadata = json!({"name": format!("{}-{hash}", name(set)), "labels": labels,
                 "annotations": set["metadata"]["annotations"], "ownerReferences": [owner_reference(set)]});
             let revision = json!({"metadata": metadata, "data": patch, "revision": next});
@@ -123,7 +125,7 @@ fn revisions(storage: &mut Storage, place: &Place, set: &Value) -> Option<Revisi
     Some(Revisions { current: Arc::clone(current), update })
 }
 
-fn revision_of(pod: &Value) -> &Value {
+pub(super) fn revision_of(pod: &Value) -> &Value {
     &pod["metadata"]["labels"][REVISION_HASH]
 }
 

@@ -124,7 +124,6 @@ pub(crate) const BUILT_IN: &[BuiltIn] = &[
     BuiltIn {
         plural: "endpoints",
         kind: "Endpoints",
-        lacks: "Services have none",
         short_names: &["ep"],
         columns: printer_columns::ENDPOINTS,
         defaults: defaults::endpoints,
@@ -211,7 +210,7 @@ pub(crate) const BUILT_IN: &[BuiltIn] = &[
     BuiltIn {
         plural: "persistentvolumes",
         kind: "PersistentVolume",
-        lacks: "not bound",
+        lacks: "volumes are simulated",
         short_names: &["pv"],
         status: true,
         columns: stored_columns::PERSISTENT_VOLUME,
@@ -249,7 +248,7 @@ pub(crate) const BUILT_IN: &[BuiltIn] = &[
     BuiltIn {
         plural: "resourcequotas",
         kind: "ResourceQuota",
-        lacks: "not enforced",
+        lacks: "only numbers of objects are counted",
         short_names: &["quota"],
         status: true,
         columns: stored_columns::RESOURCE_QUOTA,
@@ -320,7 +319,7 @@ pub(crate) const BUILT_IN: &[BuiltIn] = &[
         group: "apps",
         plural: "daemonsets",
         kind: "DaemonSet",
-        lacks: "no Pods are created",
+        lacks: "only the simulated node gets a Pod",
         short_names: &["ds"],
         categories: &["all"],
         status: true,
@@ -577,7 +576,7 @@ pub(crate) const BUILT_IN: &[BuiltIn] = &[
         group: "storage.k8s.io",
         plural: "storageclasses",
         kind: "StorageClass",
-        lacks: "not used by claims",
+        lacks: "volumes are simulated",
         short_names: &["sc"],
         columns: stored_columns::STORAGE_CLASS,
         filled: &[("/reclaimPolicy", "\"Delete\""), ("/volumeBindingMode", "\"Immediate\"")],
@@ -696,7 +695,7 @@ pub(crate) const BUILT_IN: &[BuiltIn] = &[
         group: "scheduling.k8s.io",
         plural: "priorityclasses",
         kind: "PriorityClass",
-        lacks: "not used by Pods",
+        lacks: "no Pod is preempted",
         short_names: &["pc"],
         generation: true,
         columns: stored_columns::PRIORITY_CLASS,
@@ -718,7 +717,6 @@ pub(crate) const BUILT_IN: &[BuiltIn] = &[
         group: "node.k8s.io",
         plural: "runtimeclasses",
         kind: "RuntimeClass",
-        lacks: "the overhead is not added to Pods",
         columns: stored_columns::RUNTIME_CLASS,
         fixed: &[("/handler", IMMUTABLE)],
         ..CLUSTER
@@ -727,7 +725,6 @@ pub(crate) const BUILT_IN: &[BuiltIn] = &[
         group: "discovery.k8s.io",
         plural: "endpointslices",
         kind: "EndpointSlice",
-        lacks: "Services have none",
         generation: true,
         columns: stored_columns::ENDPOINT_SLICE,
         filled: &[

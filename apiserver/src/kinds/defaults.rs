@@ -49,9 +49,8 @@ pub(crate) fn node(object: &mut Value) {
     }
 }
 
-/// Sets what admission plugins and registry strategies add to a new object, after its managers are recorded. The error is
-/// why they forbid the object.
-pub(crate) fn admit(kind: &str, object: &mut Value) -> Result<(), String> {
+/// Sets what admission plugins and registry strategies add to a new object, after its managers are recorded.
+pub(crate) fn admit(kind: &str, object: &mut Value) {
     match kind {
         "Node" => taint_until_ready(object),
         "PersistentVolumeClaim" => protect(object, CLAIM_FINALIZER),
@@ -60,49 +59,18 @@ pub(crate) fn admit(kind: &str, object: &mut Value) -> Result<(), String> {
             object["status"]["lastPhaseTransitionTime"] = object["metadata"]["creationTimestamp"].clone();
         }
         "VolumeAttributesClass" => protect(object, "kubernetes.io/vac-protection"),
-        "Pod" => {
-            report_gates(object);
-            prioritize(&mut object["spec"])?;
-        }
+        "Pod" => report_gates(object),
         "Job" => {
             generate_selector(object);
             label_as_template(object);
         }
         _ => {}
     }
-    Ok(())
 }
 
-/// The PriorityClasses, which exist in every cluster, and their priorities. Without a class, the priority is zero.
-pub(crate) const PRIORITIES: [(&str, i64); 3] =
-    [("", 0), ("system-cluster-critical", 2_000_000_000), ("system-node-critical", 2_000_001_000)];
-
-/// The admission plugins Priority and RuntimeClass: a Pod has the priority of its class. There are no RuntimeClasses.
-fn prioritize(spec: &mut Value) -> Result<(), String> {
-    let (name, policy) = (text(&spec["priorityClassName"]), text(&spec["preemptionPolicy"]));
-    let Some((_, priority)) = PRIORITIES.iter().find(|(class, _)| *class == name) else {
-        return Err(format!("no PriorityClass with name {name} was found"));
-    };
-    let computed = "priority admission controller computed";
-    let given = spec["priority"].as_i64().unwrap_or_default();
-    if given != 0 && given != *priority {
-        return Err(format!(
-            "the integer value of priority ({given}) must not be provided in pod spec; {computed} {priority} from the given \
-             PriorityClass name"
-        ));
-    }
-    if policy != "PreemptLowerPriority" {
-        return Err(format!(
-            "the string value of PreemptionPolicy ({policy}) must not be provided in pod spec; {computed} \
-             PreemptLowerPriority from the given PriorityClass name"
-        ));
-    }
-    if let Some(class) = spec["runtimeClassName"].as_str() {
-        return Err(format!("pod rejected: RuntimeClass {class:?} not found"));
-    }
-    spec["priority"] = (*priority).into();
-    Ok(())
-}
+/// The PriorityClasses that exist in every cluster, and their values.
+pub(crate) const PRIORITIES: [(&str, i64); 2] =
+    [("system-cluster-critical", 2_000_000_000), ("system-node-critical", 2_000_001_000)];
 
 /// The condition of a Pod that is not scheduled yet.
 fn report_gates(pod: &mut Value) {

@@ -295,3 +295,81 @@ async fn a_stateful_set_that_is_being_deleted_writes_nothing() {
         assert_eq!(version().await, before);
     }
 }
+
+const DAEMON_SETS: &str = "/apis/apps/v1/namespaces/default/daemonsets";
+const VOLUMES: &str = "/api/v1/persistentvolumes";
+const CLASSES: &str = "/apis/storage.k8s.io/v1/storageclasses";
+
+fn claim(name: &str, class: Option<&str>) -> Value {
+    json!({"metadata": {"name": name}, "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": class,
+        "resources": {"requests": {"storage": "1Gi"}}}})
+}
+
+fn is_bound(_: u16, object: &Value) -> bool {
+    object["status"]["phase"] == "Bound"
+}
+
+#[tokio::test]
+async fn a_daemon_set_has_a_pod_on_the_node_and_replaces_it() {
+    let fixture = Fixture::start().await;
+    let template = json!({"metadata": {"labels": {"app": "d"}}, "spec": {"containers": [{"name": "c", "image": "i:1"}]}});
+    let set = json!({"metadata": {"name": "d"}, "spec": {"selector": {"matchLabels": {"app": "d"}}, "template": template}});
+    fixture.post(DAEMON_SETS, set).await;
+    let path = format!("{DAEMON_SETS}/d");
+    let is_settled = |_: u16, set: &Value| {
+        let status = &set["status"];
+        status["observedGeneration"] == set["metadata"]["generation"]
+            && status["numberAvailable"] == 1
+            && status["updatedNumberScheduled"] == 1
+    };
+    let set = fixture.until(&path, is_settled).await;
+    assert_eq!(set["status"]["desiredNumberScheduled"], 1);
+    let image = json!({"spec": {"template": {"spec": {"containers": [{"name": "c", "image": "i:2"}]}}}});
+    fixture.merge(&path, image).await;
+    fixture.until(&path, is_settled).await;
+    let (_, pods) = fixture.get(PODS).await;
+    assert_eq!(pods["items"].as_array().map(Vec::len), Some(1));
+    assert_eq!(pods["items"][0]["spec"]["containers"][0]["image"], "i:2");
+    fixture.merge(&path, json!({"spec": {"template": {"spec": {"nodeSelector": {"gpu": "yes"}}}}})).await;
+    fixture.until(PODS, |_, pods| pods["items"] == json!([])).await;
+}
+
+#[tokio::test]
+async fn a_claim_has_a_volume_of_its_class() {
+    let fixture = Fixture::start().await;
+    let (_, made) = fixture.post(CLAIMS, claim("a", None)).await;
+    assert_eq!(made["spec"]["storageClassName"], "standard");
+    let bound = fixture.until(&format!("{CLAIMS}/a"), is_bound).await;
+    let volume = format!("{VOLUMES}/{}", bound["spec"]["volumeName"].as_str().unwrap_or_default());
+    let (_, of_claim) = fixture.get(&volume).await;
+    assert_eq!(of_claim["spec"]["claimRef"]["name"], "a");
+    assert_eq!(of_claim["status"]["phase"], "Bound");
+    fixture.delete(&format!("{CLAIMS}/a")).await;
+    fixture.until(&volume, |status, _| status == 404).await;
+
+    fixture.post(CLAIMS, claim("b", Some("slow"))).await;
+    fixture.until("/api/v1/events", |_, events| events.to_string().contains("\\\"slow\\\" not found")).await;
+    fixture
+        .post(CLASSES, json!({"metadata": {"name": "slow"}, "provisioner": "p", "reclaimPolicy": "Retain"}))
+        .await;
+    let bound = fixture.until(&format!("{CLAIMS}/b"), is_bound).await;
+    let volume = format!("{VOLUMES}/{}", bound["spec"]["volumeName"].as_str().unwrap_or_default());
+    fixture.delete(&format!("{CLAIMS}/b")).await;
+    fixture.until(&volume, |_, volume| volume["status"]["phase"] == "Released").await;
+}
+
+#[tokio::test]
+async fn a_claim_is_bound_to_a_volume_that_fits() {
+    let fixture = Fixture::start().await;
+    let volume = |name: &str, size: &str| {
+        json!({"metadata": {"name": name}, "spec": {"capacity": {"storage": size}, "accessModes": ["ReadWriteOnce"],
+            "storageClassName": "by-hand", "hostPath": {"path": "/"}}})
+    };
+    fixture.post(CLAIMS, claim("c", Some("by-hand"))).await;
+    for (name, size) in [("small", "1Mi"), ("large", "3Gi"), ("right", "2Gi")] {
+        fixture.post(VOLUMES, volume(name, size)).await;
+    }
+    let bound = fixture.until(&format!("{CLAIMS}/c"), is_bound).await;
+    assert!(["right", "large"].contains(&bound["spec"]["volumeName"].as_str().unwrap_or_default()));
+    fixture.until(&format!("{VOLUMES}/small"), |_, volume| volume["status"]["phase"] == "Available").await;
+}

@@ -18,7 +18,10 @@ use crate::{
     schema::{Nulls, openapi, prune_object},
     status::{Cause, StatusError},
     storage::{Place, Storage},
-    verbs::store::{remove, store, to_storage},
+    verbs::{
+        admission,
+        store::{remove, store, to_storage},
+    },
 };
 
 /// The options of a write.
@@ -89,7 +92,8 @@ pub(crate) fn create(
     }
     prune(kind, &mut object, options)?;
     finish(storage, kind, None, &mut object, managed, options)?;
-    defaults::admit(kind.built_in(), &mut object).map_err(|why| StatusError::forbidden(kind, &name, &why))?;
+    defaults::admit(kind.built_in(), &mut object);
+    admission::admit(storage, kind, &mut object).map_err(|why| StatusError::forbidden(kind, &name, &why))?;
     let mut causes = metadata::errors(kind, &object);
     kind.validate(&object, None, &mut causes);
     if !causes.is_empty() {
@@ -116,6 +120,7 @@ pub(crate) fn create(
         }
         return Ok(Arc::new(object));
     }
+    admission::charge(storage, kind, &object);
     Ok(store(storage, kind, &place, object))
 }
 

@@ -77,6 +77,7 @@ stories! {
     applying
     budgets
     claims
+    classes
     collecting
     columns
     configmaps
@@ -85,6 +86,7 @@ stories! {
     definitions
     deleting
     discovery
+    endpoints
     events
     forbidden
     jobs
@@ -98,6 +100,7 @@ stories! {
     patching
     patterns
     pods
+    quotas
     reading
     refusing
     rollouts
@@ -350,8 +353,16 @@ impl Server {
             "cronjob-controller",
             "disruption-controller",
             "deployment-controller",
+            "endpoints-controller",
+            "endpointslice-controller",
         ]);
         let server = Server::new(url, &ca_pem, ADMIN_TOKEN, None);
+        let class = json!({
+            "metadata": {"name": "standard", "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}},
+            "provisioner": "listwatch/simulated",
+        });
+        server.create("/apis/storage.k8s.io/v1/storageclasses", &class).await;
+        server.create("/api/v1/nodes", &json!({"metadata": {"name": "node-1"}})).await;
         Arc::new(Server { control_plane: Some(control_plane), ..server })
     }
 
