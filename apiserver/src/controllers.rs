@@ -8,6 +8,7 @@
 mod daemon_set;
 mod disruption;
 mod endpoints;
+mod eviction;
 mod garbage;
 mod job;
 mod kubelet;
@@ -17,6 +18,7 @@ mod scheduler;
 mod stateful_set;
 mod volume;
 
+pub(crate) use eviction::evict;
 pub(crate) use kubelet::HEARTBEAT;
 
 use std::{

@@ -49,7 +49,20 @@ fn verbs(kind: &Kind) -> &'static [&'static str] {
 }
 
 fn subresource_verbs(name: &str) -> &'static [&'static str] {
-    if name == "finalize" { &["update"] } else { &["get", "patch", "update"] }
+    match name {
+        "finalize" => &["update"],
+        "eviction" => &["create"],
+        _ => &["get", "patch", "update"],
+    }
+}
+
+/// Group, version and kind of a subresource that has others than its resource.
+fn subresource_kind(name: &str) -> Option<Value> {
+    match name {
+        "scale" => Some(json!({"group": "autoscaling", "version": "v1", "kind": "Scale"})),
+        "eviction" => Some(json!({"group": "policy", "version": "v1", "kind": "Eviction"})),
+        _ => None,
+    }
 }
 
 /// `/api` or `/apis` with all resources in one answer: aggregated discovery, which kubectl uses since 1.27.
@@ -78,11 +91,10 @@ fn aggregated_resource(kind: &Kind) -> Value {
         .subresources()
         .into_iter()
         .map(|name| {
-            let response_kind = match name {
-                "scale" => json!({"group": "autoscaling", "version": "v1", "kind": "Scale"}),
-                _ if kind.is_custom() => response_kind.clone(),
-                _ => json!({"group": "", "version": "", "kind": kind.kind}),
-            };
+            let response_kind = subresource_kind(name).unwrap_or_else(|| match kind.is_custom() {
+                true => response_kind.clone(),
+                false => json!({"group": "", "version": "", "kind": kind.kind}),
+            });
             json!({"subresource": name, "responseKind": response_kind, "verbs": subresource_verbs(name)})
         })
         .collect();
@@ -141,10 +153,10 @@ pub(crate) fn resources(kinds: &Kinds, group: &str, version: &str) -> Option<Val
         for name in kind.subresources() {
             let mut resource = json!({"name": format!("{}/{name}", kind.plural), "singularName": "",
                 "namespaced": kind.namespaced, "kind": kind.kind, "verbs": subresource_verbs(name)});
-            if name == "scale" {
-                resource["group"] = "autoscaling".into();
-                resource["version"] = "v1".into();
-                resource["kind"] = "Scale".into();
+            if let (Some(Value::Object(own)), Some(resource)) =
+                (subresource_kind(name), resource.as_object_mut())
+            {
+                resource.extend(own);
             }
             resources.push(resource);
         }

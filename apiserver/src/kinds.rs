@@ -371,6 +371,7 @@ impl Kind {
             "" => return names,
             "CertificateSigningRequest" => names.push("approval"),
             "Namespace" => names.push("finalize"),
+            "Pod" => names.push("eviction"),
             _ => {}
         }
         names.sort_unstable();

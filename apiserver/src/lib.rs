@@ -22,7 +22,7 @@
 //! ```
 //!
 //! Not supported: Roles (use [`ApiServer::set_rules`] to give rules to a user), webhooks, answers in protobuf, and these subresources:
-//! log, exec, attach, portforward, proxy, binding, eviction, ephemeralcontainers, resize, token.
+//! log, exec, attach, portforward, proxy, binding, ephemeralcontainers, resize, token.
 //!
 //! The modules, from the connection down. Each module uses only the modules below it:
 //!

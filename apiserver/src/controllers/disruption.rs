@@ -1,4 +1,4 @@
-//! PodDisruptionBudgets: how many Pods may be disrupted now. No eviction reads it here.
+//! PodDisruptionBudgets: how many Pods may be disrupted now, which evictions read.
 //!
 //! The calculation is that of kube-controller-manager (pkg/controller/disruption).
 

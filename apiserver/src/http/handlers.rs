@@ -7,9 +7,10 @@ use serde_json::{Value, json};
 
 use crate::{
     apply::managed_fields::Force,
+    controllers::evict as evict_pod,
     faults,
     http::{
-        options::{delete_options, write_options},
+        options::{delete_options, deletion, write_options},
         response::{Answer, Content},
         target::Target,
         websocket,
@@ -234,6 +235,22 @@ pub(crate) fn delete(
     };
     answer.warnings.extend(delete::warning(kind, &deletion));
     Ok(answer)
+}
+
+/// Evicts a Pod.
+pub(crate) fn evict(
+    server: &Server,
+    request: &Request,
+    kind: &Kind,
+    place: &Place,
+) -> Result<Answer, StatusError> {
+    let eviction = request.object("Eviction", "")?;
+    let mut deletion = deletion(&eviction["deleteOptions"])?;
+    deletion.dry_run |= request.query.dry_run("CreateOptions")?;
+    evict_pod(&mut server.storage(), kind, place, &eviction, &deletion)?;
+    let success =
+        json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
+    Ok(Answer::json(201, success))
 }
 
 /// Deletes the objects of a list, and answers with the list.

@@ -89,6 +89,11 @@ pub(crate) fn delete_options(request: &Request) -> Result<Deletion, StatusError>
         }
         options
     };
+    deletion(&options)
+}
+
+/// How to delete, by decoded options.
+pub(crate) fn deletion(options: &Value) -> Result<Deletion, StatusError> {
     let invalid = |cause| Err(StatusError::invalid_options("DeleteOptions", vec![cause]));
     let orphan = options["orphanDependents"].as_bool();
     let propagation = match (options["propagationPolicy"].as_str(), orphan) {

@@ -109,6 +109,12 @@ async fn resource(
         return Err(StatusError::bad_request(format!("Name parameter invalid: {name:?}: may not {what}")));
     }
     let place = Place::new(kind.stored_in(), path.namespace.as_deref(), name);
+    if path.subresource.as_deref() == Some("eviction") && kind.built_in() == "Pod" {
+        return match *method {
+            Method::POST => handlers::evict(server, request, &kind, &place),
+            _ => Err(StatusError::method_not_allowed()),
+        };
+    }
     let target = Target::of(&kind, path, name)?;
     match *method {
         Method::GET | Method::HEAD => handlers::get(server, request, &kind, &place, target, timeout).await,

@@ -8,8 +8,8 @@ use crate::{
 };
 
 /// Subresources of kube-apiserver that this server does not support. kubectl needs some of them for `logs`, `exec`,
-/// `attach`, `port-forward`, `debug`, `drain` and `create token`.
-const NOT_SERVED: [&str; 12] = [
+/// `attach`, `port-forward`, `debug` and `create token`.
+const NOT_SERVED: [&str; 11] = [
     "nodes/proxy",
     "pods/proxy",
     "services/proxy",
@@ -19,7 +19,6 @@ const NOT_SERVED: [&str; 12] = [
     "pods/attach",
     "pods/portforward",
     "pods/ephemeralcontainers",
-    "pods/eviction",
     "pods/resize",
     "serviceaccounts/token",
 ];
