@@ -23,6 +23,8 @@ use std::{
 use http::Method;
 use tokio::sync::Notify;
 
+use serde_json::json;
+
 use crate::{
     authorization::{self, Rule, Verb},
     request::{Request, ResourcePath},
@@ -300,7 +302,7 @@ type Make = fn(&Values) -> Result<Fault, String>;
 
 /// The faults by name: their keys with defaults, their help text and their constructor.
 #[rustfmt::skip]
-const NAMED: [(&str, &str, &str, Make); 28] = [
+const NAMED: [(&str, &str, &str, Make); 29] = [
     ("end-watches", "", "watches end cleanly", |_| Ok(Fault::EndWatches)),
     ("cut-watches", "", "watches are cut in the middle of a line", |_| Ok(Fault::CutWatches)),
     ("expire-watches", "", "watches end with an ERROR event, 410 Expired", |_| Ok(Fault::ExpireWatches)),
@@ -318,6 +320,7 @@ const NAMED: [(&str, &str, &str, Make); 28] = [
     ("unauthorized", "", "401, as for an expired token", |_| Ok(refused(StatusError::unauthorized()))),
     ("forbidden", "rules=[]", "403, unless these rules of a Role allow the request", forbidden),
     ("too-many-requests", "retry-after=1", "429 in plain text, as from an overloaded server", too_many_requests),
+    ("initializing", "", "429, as for the first watches of a new CRD: add path=/widgets?watch", |_| Ok(refused(initializing()))),
     ("unavailable", "retry-after=1", "503, as from a server that shuts down", unavailable),
     ("internal-error", "", "500 InternalError", |_| Ok(refused(StatusError::new(500, "InternalError", "Internal error occurred: a fault on demand", None)))),
     ("html", "status=502", "an HTML page, as from a proxy", html),
@@ -354,6 +357,12 @@ fn too_many_requests(keys: &Values) -> Result<Fault, String> {
     Ok(Fault::Answer { status: 429, body, retry_after_secs })
 }
 
+/// Until the watch cache of a resource is filled.
+fn initializing() -> StatusError {
+    let details = json!({"retryAfterSeconds": 1});
+    StatusError::new(429, "TooManyRequests", "storage is (re)initializing", Some(details))
+}
+
 fn unavailable(keys: &Values) -> Result<Fault, String> {
     let error = StatusError::new(503, "ServiceUnavailable", "apiserver is shutting down", None);
     let body = format!("{}\n", error.into_status());
@@ -377,7 +386,8 @@ fn deny(keys: &Values) -> Result<Fault, String> {
 }
 
 fn refused(error: StatusError) -> Fault {
-    Fault::Answer { status: error.code, body: format!("{}\n", error.into_status()), retry_after_secs: None }
+    let retry_after_secs = error.retry_after_secs();
+    Fault::Answer { status: error.code, body: format!("{}\n", error.into_status()), retry_after_secs }
 }
 
 /// The error of an admission webhook that denies an object, in the words of controller-runtime's `Denied`. The API

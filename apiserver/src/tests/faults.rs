@@ -48,6 +48,11 @@ async fn a_request_can_get_an_error_of_kube_apiserver() {
             "429 Too Many Requests, text/plain; charset=utf-8, Retry-After: 7",
             json!("Too many requests, please try again later.\n"),
         ),
+        ("initializing", "429 Too Many Requests, application/json, Retry-After: 1", {
+            let mut answer = status(429, "TooManyRequests", "storage is (re)initializing");
+            answer["details"] = json!({"retryAfterSeconds": 1});
+            answer
+        }),
         (
             "unavailable",
             "503 Service Unavailable, application/json, Retry-After: 1",
@@ -436,7 +441,7 @@ fn an_invalid_fault_is_refused_with_the_valid_ones() {
 fn every_fault_in_the_help_text_can_be_parsed() {
     let names = fault_help();
     let faults: Vec<&str> = names.lines().filter(|line| line.starts_with("  ")).collect();
-    assert_eq!(faults.len(), 28, "{names}");
+    assert_eq!(faults.len(), 29, "{names}");
     for line in faults {
         let text = line.split_whitespace().next().expect("a name");
         assert!(text.parse::<Planned>().is_ok(), "{text}");
