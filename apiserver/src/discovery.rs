@@ -26,7 +26,7 @@ pub(crate) fn version() -> Value {
 
 /// `/`: the paths of this server.
 pub(crate) fn paths(kinds: &Kinds) -> Value {
-    let fixed = ["/api", "/apis", "/healthz", "/livez", "/openapi/v3", "/readyz", "/version"];
+    let fixed = ["/api", "/apis", "/healthz", "/livez", "/openapi/v2", "/openapi/v3", "/readyz", "/version"];
     let mut paths: Vec<String> = fixed.map(str::to_owned).into();
     paths.extend(["/healthz", "/livez", "/readyz"].map(|path| format!("{path}/ping")));
     for group in kinds.groups() {
@@ -188,6 +188,40 @@ pub(crate) fn openapi_index(kinds: &Kinds, revision: u64) -> Value {
         }
     }
     json!({"paths": paths})
+}
+
+/// `/openapi/v2`: the definitions of all kinds, without paths.
+pub(crate) fn openapi_v2(kinds: &Kinds) -> Value {
+    let mut definitions = Map::new();
+    for group in kinds.groups() {
+        for version in kinds.versions(group) {
+            if let Some(Value::Object(schemas)) =
+                openapi(kinds, group, &version).map(|mut document| document["components"]["schemas"].take())
+            {
+                definitions.extend(schemas);
+            }
+        }
+    }
+    let mut definitions = Value::from(definitions);
+    refer_to_definitions(&mut definitions);
+    json!({"swagger": "2.0", "info": {"title": "Kubernetes", "version": "v1.36.0"}, "paths": {}, "definitions": definitions})
+}
+
+fn refer_to_definitions(schema: &mut Value) {
+    match schema {
+        Value::Object(map) => {
+            for (word, value) in map {
+                match value {
+                    Value::String(text) if word == "$ref" => {
+                        *text = text.replace("#/components/schemas/", "#/definitions/");
+                    }
+                    value => refer_to_definitions(value),
+                }
+            }
+        }
+        Value::Array(list) => list.iter_mut().for_each(refer_to_definitions),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
 }
 
 /// `/openapi/v3/apis/GROUP/VERSION`, for `kubectl explain`. kubectl also checks here that the server validates fields.

@@ -184,6 +184,26 @@ fn quiet() -> Options {
 }
 
 #[tokio::test]
+async fn the_second_version_of_openapi_has_the_definitions_of_all_kinds() {
+    let fixture = Fixture::start().await;
+    fixture.install_widgets().await;
+    let (status, document) = fixture.get("/openapi/v2").await;
+    assert_eq!((status, &document["swagger"]), (200, &json!("2.0")));
+    let definitions = &document["definitions"];
+    assert!(definitions["com.example.demo.v2.Widget"]["properties"]["spec"].is_object());
+    assert!(definitions["apps.v1.Deployment"].is_object());
+    // Each reference has its definition.
+    let text = document.to_string();
+    let references: Vec<&str> =
+        text.split("\"$ref\":\"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
+    assert!(references.len() > 100, "{references:?}");
+    for reference in references {
+        let name = reference.strip_prefix("#/definitions/").expect(reference);
+        assert!(definitions[name].is_object(), "{reference}");
+    }
+}
+
+#[tokio::test]
 async fn a_request_without_a_token_is_anonymous() {
     let fixture = Fixture::start().await;
     let url = format!("{}{CONFIG_MAPS}", fixture.server.url());

@@ -69,6 +69,7 @@ fn non_resource(server: &Server, request: &Request) -> Result<Answer, StatusErro
         // If v3 does not have a kind, kubectl requests v2, and reports "no matches for kind" only if the request for v2
         // succeeds. In protobuf, an empty body is a document without paths.
         ["openapi", "v2"] if request.accepts("proto-openapi.spec.v2") => return Ok(Answer::text(200, "")),
+        ["openapi", "v2"] => Some(discovery::openapi_v2(kinds)),
         _ => None,
     };
     found.map(|value| Answer::json(200, value)).ok_or_else(|| match parts[..] {
