@@ -23,14 +23,38 @@ eventually() {
   done
 }
 gone() { [[ -z $(kubectl get "$@" --ignore-not-found -o name) ]]; }
-# The requests of a service account, that of $operator if none is named: verb, resource, name, status code. An incomplete last line is
-# skipped.
-requests() {
-  jq -rR --arg name ":${1:-$operator}" 'fromjson? | select(.user.username | endswith($name)) | .objectRef as $o
-    | "\(.verb) \($o.resource)\(if $o.subresource then "/" + $o.subresource else "" end) \($o.name // "-") \(.responseStatus.code)"' "$dir/audit.log"
+# The requests of a service account, that of $operator if none is named, from the line $audit_from of the log on, in this form of jq. An
+# incomplete last line is skipped.
+audit_from=1
+audited() { # FORM [ACCOUNT]
+  tail -n "+$audit_from" "$dir/audit.log" | jq -rR --arg name ":${2:-$operator}" 'fromjson? | select(.user.username | endswith($name))
+    | .objectRef as $o | "\($o.resource)\(if $o.subresource then "/" + $o.subresource else "" end)" as $resource | '"$1"
 }
+# Verb, resource, name, status code.
+requests() { audited '"\(.verb) \($resource) \($o.name // "-") \(.responseStatus.code)"' "$@"; }
 # The writes among them, without Events and Leases.
 writes() { requests "$@" | grep -E '^(create|update|patch|delete) ' | grep -vE ' (events|leases) ' || true; }
+# The rules of a service account, by the roles that are bound to it: verb, resource, API group.
+rules() { # NAMESPACE ACCOUNT
+  kubectl get clusterrolebindings,rolebindings -A -o json |
+    jq -r --arg namespace "$1" --arg name "$2" '.items[] | select(any(.subjects[]?; .kind == "ServiceAccount" and .namespace == $namespace and .name == $name))
+      | "\(.metadata.namespace // "default") \(.roleRef.kind)/\(.roleRef.name)"' |
+    while read -r namespace role; do kubectl -n "$namespace" get "$role" -o json; done |
+    jq -r '.rules[] | .verbs[] as $verb | .resources[]? as $resource | .apiGroups[] as $group | "\($verb) \($resource) \($group)"' | sort -u
+}
+# Fails unless the operator has used each of its rules, and was allowed each request. The regular expressions name the rules for what the
+# test does not bring about.
+least_rights() { # NAMESPACE ACCOUNT [RULE]...
+  local unused
+  # An admission plugin of OpenShift requires the one for `finalizers`. A Lease is read if two Pods create it at the same time.
+  local excepted=('update .*/finalizers .*' 'get leases .*' "${@:3}")
+  rules "$1" "$2" >"$scratch/rules"
+  audited '"\(.verb) \($resource) \($o.apiGroup // "")"' "$1:$2" | sort -u >"$scratch/asked"
+  comm -12 "$scratch/rules" "$scratch/asked"
+  unused=$(comm -23 "$scratch/rules" "$scratch/asked" | grep -vxE -f <(printf '%s\n' "${excepted[@]}") || true)
+  [[ -z $unused ]] || fail "rules that nothing uses: ${unused//$'\n'/, }"
+  if requests "$1:$2" | grep ' 403$'; then fail "a role forbids what the operator needs"; fi
+}
 # The name of the Pod that leads, and whether there is one.
 leader() { # NAMESPACE
   local holder
