@@ -1,5 +1,5 @@
 //! Tests an upgrade of an operator: with children as the previous version wrote them, it deletes nothing. The previous version
-//! selected Pods by `name` and `instance` alone, which each Helm chart also sets.
+//! selected Pods by `name` and `instance` alone, which each Helm chart also sets. And tests CRDs of another version than the operator.
 
 use listwatch::operators::BuiltIn;
 use listwatch_control_plane::eventually;
@@ -7,8 +7,10 @@ use serde_json::{Value, json};
 
 use crate::{
     client::condition,
-    fixture::{Fixture, Kind},
+    fixture::{Fixture, Kind, on},
     in_process::{self, Running},
+    manifests,
+    refused::with_crd,
 };
 
 const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
@@ -176,6 +178,60 @@ async fn a_stateful_set_of_the_previous_version_keeps_its_selector() {
             is_scaled: false,
         };
         upgrade.check(fixture).await;
+    })
+    .await;
+}
+
+/// The API server drops a field of the status that its CRD does not have. The operator writes it once more, which is no change, and then
+/// waits.
+#[tokio::test]
+async fn with_an_older_crd_no_status_is_written_for_ever() {
+    on(&[Kind::EmbeddedBare, Kind::RealBare], async |fixture| {
+        let mut older = manifests::crd();
+        for version in older["spec"]["versions"].as_array_mut().unwrap() {
+            let status = &mut version["schema"]["openAPIV3Schema"]["properties"]["status"];
+            status["properties"].as_object_mut().unwrap().remove("selector").unwrap();
+        }
+        with_crd(fixture, &older).await;
+        fixture.start_operator(&[]).await;
+        for name in ["web", "later"] {
+            fixture.create_web(name, json!({"image": "nginx"})).await;
+            let path = format!("mywebservers/{name}");
+            let web = fixture.until(&path, |web| web["status"]["observedGeneration"] == 1).await;
+            assert_eq!(web["status"]["selector"], Value::Null);
+        }
+        fixture.settle().await;
+        let written = fixture.transcript().await;
+        assert!(written.iter().filter(|line| line.contains("/status")).count() <= 4, "{written:?}");
+    })
+    .await;
+}
+
+/// It has another field, and another version, in which the API server stores the objects.
+#[tokio::test]
+async fn with_a_newer_crd_the_operator_goes_on_and_keeps_new_fields() {
+    on(&[Kind::EmbeddedBare, Kind::RealBare], async |fixture| {
+        let mut newer = manifests::crd();
+        let versions = newer["spec"]["versions"].as_array_mut().unwrap();
+        for version in &mut *versions {
+            version["storage"] = false.into();
+            let spec = &mut version["schema"]["openAPIV3Schema"]["properties"]["spec"];
+            spec["properties"]["color"] = json!({"type": "string"});
+        }
+        let mut v3 = versions.iter().find(|version| version["name"] == "v2").unwrap().clone();
+        v3["name"] = "v3".into();
+        v3["storage"] = true.into();
+        versions.push(v3);
+        with_crd(fixture, &newer).await;
+        fixture.start_operator(&[]).await;
+        fixture.create_web("web", json!({"image": "nginx", "color": "red"})).await;
+        fixture.until("mywebservers/web", |web| web["status"]["observedGeneration"] == 1).await;
+        fixture.patch("mywebservers/web", json!({"spec": {"replicas": 2}})).await;
+        fixture.until("mywebservers/web", |web| web["status"]["observedGeneration"] == 2).await;
+        assert_eq!(fixture.get("deployments/mws-web").await["spec"]["replicas"], 2);
+        let path = fixture.path("mywebservers").replace("/v2/", "/v3/") + "/web";
+        let stored: Value = serde_json::from_str(&fixture.raw(&path).await.unwrap()).unwrap();
+        assert_eq!(stored["spec"]["color"], "red");
     })
     .await;
 }
