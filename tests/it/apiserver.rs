@@ -408,8 +408,7 @@ fn invalid_input_is_one_line_that_names_the_place() {
     let odd_version = file("odd-version", "apiVersion: v1?x\nkind: ConfigMap\nmetadata: {name: a}\n");
     let odd_namespace =
         file("odd-namespace", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, namespace: x y?}\n");
-    let unknown =
-        file("unknown", "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: b}\n");
+    let unknown = file("unknown", "apiVersion: networking.k8s.io/v1\nkind: Nothing\nmetadata: {name: b}\n");
     let twice = file("twice", &format!("{good}{good}"));
     let invalid =
         file("invalid", &format!("{good}apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: A_B}}\n"));
@@ -448,7 +447,7 @@ fn invalid_input_is_one_line_that_names_the_place() {
         (
             &["--manifests", &unknown],
             2,
-            "unknown, document 1 (NetworkPolicy \"b\"): NetworkPolicy in networking.k8s.io/v1 is not served here; apiserver/README.md has those that are",
+            "unknown, document 1 (Nothing \"b\"): Nothing in networking.k8s.io/v1 is not served here; apiserver/README.md has those that are",
         ),
         (&["--manifests", &twice], 2, "twice, document 2 (ConfigMap \"a\"): configmaps \"a\" already exists"),
         (
