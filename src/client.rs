@@ -241,12 +241,7 @@ impl Client {
         request.query.push(("dryRun", "All".into()));
         let request = request.accept(JSON).sends(Method::POST, JSON, body.to_string().into_bytes());
         let mut created: Value = self.typed(request, OBJECT_BYTES_MAX, "object").await?;
-        if let Some(metadata) = created["metadata"].as_object_mut() {
-            metadata.remove("generateName");
-        }
-        created["metadata"]["name"] = name.into();
-        // Nothing is stored, so it has no version.
-        created["metadata"]["resourceVersion"] = "".into();
+        dry_run::named(&mut created, name.into());
         Ok(created)
     }
 
@@ -292,6 +287,11 @@ impl Client {
 
     /// Sends any request and returns the body of the answer as a stream.
     pub async fn stream(&self, request: Request) -> Result<(Head, Body), Error> {
+        if self.only_plans() && request.method != Method::GET {
+            return Err(
+                request.about(Cause::Other("it is not planned, because its answer is a stream".to_owned()))
+            );
+        }
         self.transport.open(&request).await.map_err(|cause| request.about(cause))
     }
 }

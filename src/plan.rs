@@ -74,32 +74,43 @@ impl fmt::Display for Plan {
     }
 }
 
+impl PlannedWrite {
+    /// The object now and afterwards, with the fields that a reader needs. `None`: there is none.
+    fn texts(&self) -> (Option<String>, Option<String>) {
+        let part = if self.path.ends_with("/status") { Part::Status } else { Part::Object };
+        let [mut before, mut after] =
+            [&self.before, &self.after].map(|object| object.as_ref().map(|object| shown(object, part)));
+        if self.path.starts_with("/api/v1/") && name_of(&self.path).starts_with("secrets/") {
+            mask(before.as_mut(), after.as_mut());
+        }
+        (before.as_ref().map(yaml), after.as_ref().map(yaml))
+    }
+
+    /// Whether the object is deleted and created again.
+    fn replaces(&self) -> bool {
+        match (&self.before, &self.after) {
+            (Some(before), Some(after)) => before["metadata"]["uid"] != after["metadata"]["uid"],
+            _ => false,
+        }
+    }
+}
+
 impl fmt::Display for PlannedWrite {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = name_of(&self.path);
         if let Some(refused) = &self.refused {
             return writeln!(f, "{name}: refused: {refused}");
         }
-        let uid = |object: &Option<Value>| object.as_ref().map(|object| object["metadata"]["uid"].clone());
-        let is_another =
-            self.before.is_some() && self.after.is_some() && uid(&self.before) != uid(&self.after);
-        let how = if is_another { ", deleted and created again" } else { "" };
-        let part = if self.path.ends_with("/status") { Part::Status } else { Part::Object };
-        let [mut before, mut after] =
-            [&self.before, &self.after].map(|object| object.as_ref().map(|object| shown(object, part)));
-        if self.path.starts_with("/api/v1/") && name.starts_with("secrets/") {
-            mask(before.as_mut(), after.as_mut());
-        }
-        let text = |object: Option<Value>| object.map_or_else(String::new, |object| yaml(&object));
-        let (before, after) = (text(before), text(after));
+        let (before, after) = self.texts();
+        let header = |text: &Option<String>, how: &str| match text {
+            Some(_) => format!("{name} ({how})"),
+            None => "/dev/null".to_owned(),
+        };
+        let how = if self.replaces() { "planned, deleted and created again" } else { "planned" };
+        let headers = (header(&before, "now"), header(&after, how));
+        let (before, after) = (before.unwrap_or_default(), after.unwrap_or_default());
         let diff = TextDiff::from_lines(&before, &after);
-        let headers = [&before, &after].map(|text| text.is_empty());
-        let now = if headers[0] { "/dev/null".to_owned() } else { format!("{name} (now)") };
-        let planned = if headers[1] { "/dev/null".to_owned() } else { format!("{name} (planned{how})") };
-        if before == after {
-            return writeln!(f, "{name}: only metadata that the API server sets");
-        }
-        write!(f, "{}", diff.unified_diff().header(&now, &planned))
+        write!(f, "{}", diff.unified_diff().header(&headers.0, &headers.1))
     }
 }
 
@@ -131,6 +142,10 @@ fn shown(object: &Value, part: Part) -> Value {
     }
     if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
         metadata.retain(|field, _| !NOISE.contains(&&**field));
+        if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
+            // The whole object once more, also that of a Secret.
+            annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
+        }
         let owners = metadata.get_mut("ownerReferences").and_then(Value::as_array_mut);
         let owners = owners.into_iter().flatten().filter_map(Value::as_object_mut);
         owners.for_each(|owner| drop(owner.remove("uid")));
@@ -216,7 +231,9 @@ impl Planning {
             let known = locked(&self.kinds).join(", ");
             self.note(format!("{from}: {kind} of {version} is not reconciled here, only {known}"));
         }
-        Plan { writes: self.dry_run.take(), problems: std::mem::take(&mut locked(&self.problems)) }
+        let mut writes = self.dry_run.take();
+        writes.retain(|write| write.refused.is_some() || write.texts().0 != write.texts().1);
+        Plan { writes, problems: std::mem::take(&mut locked(&self.problems)) }
     }
 }
 
@@ -253,6 +270,9 @@ impl Objects {
                 let Some(Value::Array(items)) = list.remove("items") else { return Ok(()) };
                 let mut items = items.into_iter().enumerate();
                 items.try_for_each(|(index, item)| self.add(item, format!("{from}, item {}", index + 1)))
+            }
+            Value::Object(object) if !object.get("metadata").is_some_and(Value::is_object) => {
+                Err(format!("{from}: has no metadata"))
             }
             Value::Object(_) => {
                 self.0.push(Given { object, from });

@@ -359,7 +359,8 @@ impl Runtime {
     }
 
     /// What the controllers would write now, for the objects of the cluster or, as if they were applied, for these alone. Writes are sent
-    /// as dry runs, so nothing is changed; they need the permissions of real ones. No Events, no Leases.
+    /// as dry runs, so nothing in the cluster is changed; they need the permissions of real ones. No Events, no Leases. An object that is being deleted is
+    /// left out: its cleanup may be outside the cluster. [`Operator::reconcile`] is called, and knows by [`Reconcile::only_plans`](crate::children::Reconcile::only_plans).
     pub async fn plan(mut self, objects: Option<Objects>) -> Plan {
         let planning = Arc::new(Planning::new(&self.client, objects));
         self.client = planning.client.clone();

@@ -83,6 +83,13 @@ impl<K: Resource> Reconcile<K> {
         &self.object
     }
 
+    /// Whether this is for a [`Runtime::plan`](crate::runtime::Runtime::plan): the writes of this reconcile are only tried, so it must not change
+    /// anything outside the cluster.
+    #[must_use]
+    pub fn only_plans(&self) -> bool {
+        self.reporter.cluster.only_plans()
+    }
+
     /// Whether the spec of the object was applied before.
     #[must_use]
     pub fn stage(&self) -> Stage {
@@ -213,7 +220,7 @@ impl<K: Reported> Reconcile<K> {
         let can_wait = match self.stage {
             _ if !outcomes.has_children || metadata.is_terminating() => false,
             // There is only this one.
-            _ if self.reporter.cluster.only_plans() => false,
+            _ if self.only_plans() => false,
             Stage::New => true,
             Stage::Changed => false,
             Stage::Refused | Stage::Settled => has_written,

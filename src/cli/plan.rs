@@ -45,18 +45,16 @@ pub(super) struct PlanArgs {
     log: Log,
 }
 
-/// Returns the exit code.
+/// Returns the exit code, which is that of the plan, also if nobody reads it to its end.
 pub(super) fn main(args: PlanArgs) -> u8 {
-    let written = made(args).and_then(|plan| {
-        write!(io::stdout(), "{plan}")?;
-        plan.problems.iter().for_each(|problem| complain(problem));
-        Ok(plan.exit_code())
-    });
-    match written.map_err(|failure| reported(Err(failure))) {
-        Ok(code) => code,
-        // Here, 1 is an answer.
-        Err(1) => EXIT_USAGE,
-        Err(code) => code,
+    match made(args) {
+        Ok(plan) => {
+            let written = write!(io::stdout(), "{plan}").map_err(Failure::from);
+            plan.problems.iter().for_each(|problem| complain(problem));
+            plan.exit_code().max(reported(written))
+        }
+        // 1 is an answer: there is something to write.
+        Err(failure) => reported(Err(failure)).max(EXIT_USAGE),
     }
 }
 

@@ -10,7 +10,7 @@
 
 use std::{
     collections::BTreeMap,
-    mem,
+    fmt, mem,
     sync::{Arc, Mutex},
 };
 
@@ -20,8 +20,8 @@ use serde_json::{Value, json};
 use super::{Answer, JSON, OBJECT_BYTES_MAX, Request, error::Cause, http::Transport};
 use crate::{locked, resource::from_json};
 
-/// What a write would do with an object.
-#[derive(Clone, Debug)]
+/// What a write would do with an object. `Debug` does not show the object: it may be a Secret.
+#[derive(Clone)]
 pub struct PlannedWrite {
     /// The path of the object, with the subresource: `/apis/apps/v1/namespaces/default/deployments/web`.
     pub path: String,
@@ -31,6 +31,12 @@ pub struct PlannedWrite {
     pub after: Option<Value>,
     /// Why the API server refuses the write.
     pub refused: Option<String>,
+}
+
+impl fmt::Debug for PlannedWrite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PlannedWrite").field("path", &self.path).finish_non_exhaustive()
+    }
 }
 
 /// The writes of a client that only tries them.
@@ -59,17 +65,16 @@ impl DryRun {
         mem::take(&mut locked(&self.writes))
     }
 
-    /// Whether this error is that of a refused write.
-    pub(crate) fn has_noted(&self, error: &str) -> bool {
-        locked(&self.writes)
-            .iter()
-            .filter_map(|write| write.refused.as_deref())
-            .any(|why| error.contains(why))
+    /// Whether this error is that of a write that was refused, after the first ones.
+    pub(crate) fn has_noted(&self, after: usize, error: &str) -> bool {
+        let writes = locked(&self.writes);
+        let mut refused = writes.iter().skip(after).filter_map(|write| write.refused.as_deref());
+        refused.any(|why| error.contains(why))
     }
 
-    /// From now on, the object at this path is this one.
-    pub(crate) fn assume(&self, path: &str, object: &Value) {
-        locked(&self.assumed).insert(path.to_owned(), object.clone());
+    /// From now on, the object at this path is this one. Returns whether there was none before.
+    pub(crate) fn assume(&self, path: &str, object: &Value) -> bool {
+        locked(&self.assumed).insert(path.to_owned(), object.clone()).is_none()
     }
 
     /// An object that exists would be replaced by this one.
@@ -88,17 +93,27 @@ impl DryRun {
         if let Some(object) = locked(&self.assumed).get(path) {
             return Ok(answer_of(object));
         }
-        let is_dry = request.query.iter().any(|(name, _)| *name == "dryRun");
+        let is_dry = request.method != Method::DELETE
+            && request.query.iter().any(|(name, value)| *name == "dryRun" && value == "All");
         if request.method == Method::GET || is_dry {
             return transport.call(request, bytes_max).await;
         }
-        let before = match request.method == Method::POST {
-            true => None,
-            false => whole(&transport.call(&Request::get(path), OBJECT_BYTES_MAX).await?),
+        if has_no_dry_run(path) {
+            return Err(Cause::Other("it has no dry run, so it is not planned".to_owned()));
+        }
+        let path_of_write = path_of(request);
+        if request.method == Method::POST && self.is_deleted(&path_of_write) {
+            return self.create_again(transport, request, path_of_write).await;
+        }
+        let before = if request.method == Method::POST {
+            None
+        } else {
+            // Without the permission to read it, all of the planned object is shown.
+            let live = transport.call(&Request::get(path), OBJECT_BYTES_MAX).await;
+            live.ok().as_ref().and_then(whole)
         };
-        let answer = transport.call(&dry(request), OBJECT_BYTES_MAX).await;
-        let mut write = PlannedWrite { path: path_of(request), before, after: None, refused: None };
-        let answer = match answer {
+        let mut write = PlannedWrite { path: path_of_write, before, after: None, refused: None };
+        let answer = match transport.call(&dry(request), OBJECT_BYTES_MAX).await {
             Ok(answer) if request.method == Method::DELETE => {
                 write.after = locked(&self.replacements).remove(path);
                 answer
@@ -123,9 +138,58 @@ impl DryRun {
                 return Err(cause);
             }
         };
-        locked(&self.writes).push(write);
+        let mut writes = locked(&self.writes);
+        // The caller has found another way.
+        writes.retain(|earlier| earlier.path != write.path || earlier.refused.is_none());
+        writes.push(write);
         Ok(answer)
     }
+
+    fn is_deleted(&self, path: &str) -> bool {
+        locked(&self.writes).iter().any(|write| write.path == path && write.is_deletion())
+    }
+
+    /// Tries to create an object whose name is taken until a planned deletion: under another name.
+    async fn create_again(
+        &self,
+        transport: &Arc<Transport>,
+        request: &Request,
+        path: String,
+    ) -> Result<Answer, Cause> {
+        let mut body: Value = from_json(&request.body).unwrap_or_default();
+        let name = body["metadata"]["name"].take();
+        body["metadata"]["generateName"] = format!("{}-", name.as_str().unwrap_or_default()).into();
+        let again = Request { body: body.to_string().into(), ..request.clone() };
+        let answer = transport.call(&dry(&again), OBJECT_BYTES_MAX).await?;
+        let mut object = whole(&answer).unwrap_or_default();
+        named(&mut object, name);
+        let mut writes = locked(&self.writes);
+        if let Some(write) = writes.iter_mut().find(|write| write.path == path && write.is_deletion()) {
+            write.after = Some(object.clone());
+        }
+        Ok(answer_of(&object))
+    }
+}
+
+impl PlannedWrite {
+    fn is_deletion(&self) -> bool {
+        self.after.is_none() && self.refused.is_none()
+    }
+}
+
+/// Gives an object that was tried with a generated name its own.
+pub(super) fn named(object: &mut Value, name: Value) {
+    if let Some(metadata) = object["metadata"].as_object_mut() {
+        metadata.remove("generateName");
+        metadata.insert("name".to_owned(), name);
+        // Nothing is stored, so it has no version.
+        metadata.insert("resourceVersion".to_owned(), "".into());
+    }
+}
+
+/// Whether a request to this path does something else than to write an object.
+fn has_no_dry_run(path: &str) -> bool {
+    ["exec", "attach", "portforward", "proxy"].iter().any(|part| path.split('/').any(|found| found == *part))
 }
 
 /// The write, as a dry run that answers with the whole object.
@@ -134,7 +198,7 @@ fn dry(request: &Request) -> Request {
     dry.accept = JSON.into();
     match (&request.method, from_json::<Value>(&request.body)) {
         // With a body, the API server does not look at the query: `DeleteResource` in k8s.io/apiserver/pkg/endpoints/handlers.
-        (&Method::DELETE, Ok(mut options)) => {
+        (&Method::DELETE, Ok(mut options)) if options.is_object() => {
             options["dryRun"] = json!(["All"]);
             dry.body = options.to_string().into();
         }

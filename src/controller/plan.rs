@@ -5,9 +5,9 @@ use std::{sync::Arc, time::Duration};
 use http::Method;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
-use super::{Controller, Operator};
+use super::{Controller, Operator, RECONCILE_LIMIT};
 use crate::{
     client::{Client, Request},
     cluster::Readiness,
@@ -54,7 +54,10 @@ impl<O: Operator> Controller<O> {
             }
             match as_applied::<O::Kind>(client, object).await {
                 Ok((path, applied, object)) => {
-                    planning.dry_run.assume(&path, &applied);
+                    if !planning.dry_run.assume(&path, &applied) {
+                        planning.note(format!("{from}: an earlier document has the same object"));
+                        continue;
+                    }
                     let (key, object) = (object.key(), Arc::new(object));
                     self.plan_one(planning, &key, || Some(Found::Readable(Arc::clone(&object)))).await;
                 }
@@ -69,7 +72,13 @@ impl<O: Operator> Controller<O> {
         let before = planning.dry_run.count();
         for attempt in 1.. {
             let result = match self.until(|| self.readiness_of(key, found().as_ref())).await {
-                Ok(()) => self.driver.reconcile_found(key, found()).await,
+                // Its cleanup may delete something outside the cluster, which has no dry run.
+                Ok(()) if found().is_some_and(|found| found.metadata().is_terminating()) => return,
+                Ok(()) => {
+                    let limit = format!("the reconcile timed out after {} s", RECONCILE_LIMIT.as_secs());
+                    let reconciled = timeout(RECONCILE_LIMIT, self.driver.reconcile_found(key, found()));
+                    reconciled.await.unwrap_or_else(|_| Err(limit.into()))
+                }
                 Err(problem) => Err(problem.into()),
             };
             match result {
@@ -81,7 +90,7 @@ impl<O: Operator> Controller<O> {
                 }
                 Err(error) => {
                     let problem = error.to_string();
-                    if !planning.dry_run.has_noted(&problem) {
+                    if !planning.dry_run.has_noted(before, &problem) {
                         planning.note(format!("{} {key}: {problem}", O::Kind::KIND));
                     }
                     return;
@@ -123,8 +132,10 @@ async fn is_namespaced<K: Resource>(client: &Client) -> Result<bool, String> {
 
 /// The object as it would be after `kubectl apply`, with its path, as JSON and decoded.
 async fn as_applied<K: Resource>(client: &Client, mut object: Value) -> Result<(String, Value, K), String> {
-    // Its versions differ only in the fields that they have.
-    object["apiVersion"] = K::api_version().into();
+    let (version, known) = (object["apiVersion"].as_str().unwrap_or_default(), K::api_version());
+    if version != known {
+        return Err(format!("has the version {version}: write it as {known}"));
+    }
     let name = object["metadata"]["name"].as_str().filter(|name| !name.is_empty());
     let name = name.ok_or("it has no metadata.name")?.to_owned();
     let collection = K::collection_path(object["metadata"]["namespace"].as_str());
@@ -143,7 +154,8 @@ async fn as_applied<K: Resource>(client: &Client, mut object: Value) -> Result<(
         }
         Err(error) => return Err(error.to_string()),
     };
-    let mut applied: Value = ask(client, Request { query: vec![("dryRun", "All".into())], ..write }).await?;
+    let query = vec![("dryRun", "All".into()), ("fieldValidation", "Strict".into())];
+    let mut applied: Value = ask(client, Request { query, ..write }).await?;
     if applied["metadata"]["resourceVersion"].is_null() {
         applied["metadata"]["resourceVersion"] = "".into();
     }

@@ -29,7 +29,8 @@ use listwatch::{
     cluster::{Cluster, Events},
     controller::WORKERS,
     operators::copyrator::{self, Settings},
-    runtime::Setup,
+    plan::Plan,
+    runtime::{Runtime, Setup},
     watch::Lists,
 };
 use listwatch_apiserver::{ApiServer, Fault};
@@ -255,6 +256,16 @@ impl CopyratorFixture {
         tasks.spawn(controller.workers(workers).run(std::future::pending()));
         tasks.spawn(write_events);
         Running(tasks)
+    }
+
+    /// What the operator would write now.
+    async fn plan(&self) -> Plan {
+        let runtime =
+            Runtime::new(self.client.clone()).namespaces(vec![self.user.namespace.clone()]).unwrap();
+        let settings = Settings { secrets: true, ..Settings::default() };
+        let runtime =
+            runtime.controller(copyrator::CONTROLLER, |setup| copyrator::controller(setup, settings));
+        runtime.plan(None).await
     }
 
     /// Starts an operator, with a rule for `settings`, a ConfigMap with the data `a: "1"`.

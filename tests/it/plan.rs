@@ -179,8 +179,15 @@ async fn a_plan_for_a_file_is_as_if_the_file_was_applied() {
             ("a: [", "document 1: not YAML"),
             ("- a", "document 1: is not an object"),
             ("", "holds no objects"),
-            ("{apiVersion: v1, kind: Pod}", "document 1: \"Pod\" of \"v1\" is not reconciled here, only "),
-            ("{apiVersion: k8sobjects.gsa.com/v2, kind: MyWebserver}", "document 1: it has no metadata.name"),
+            ("{apiVersion: v1, kind: Pod, metadata: a}", "document 1: has no metadata"),
+            ("{apiVersion: v1, kind: Pod, metadata: {}}", "document 1: \"Pod\" of \"v1\" is not reconciled here, only "),
+            (
+                "{apiVersion: k8sobjects.gsa.com/v1, kind: MyWebserver, metadata: {}}",
+                "document 1: has the version k8sobjects.gsa.com/v1: write it as k8sobjects.gsa.com/v2",
+            ),
+            (&*format!("{new}\n---\n{new}"), "document 2: an earlier document has the same object"),
+            (&*new.replace("image", "imagee"), r#"unknown field "spec.imagee""#),
+            ("{apiVersion: k8sobjects.gsa.com/v2, kind: MyWebserver, metadata: {}}", "document 1: it has no metadata.name"),
             (
                 "{apiVersion: k8sobjects.gsa.com/v2, kind: MyWebserver, metadata: {name: web}, spec: {replicas: a}}",
                 "document 1: patch ",

@@ -200,6 +200,11 @@ async fn an_immutable_copy_is_replaced() {
         drop(operator);
         fixture.user.delete("configmaps/settings").await;
         fixture.user.create("configmaps", &source("2", json!(null))).await;
+        // A planned DELETE leaves the name taken, so the POST after it is tried with another one.
+        let plan = fixture.plan().await;
+        assert_eq!((plan.exit_code(), &plan.problems[..]), (1, &[][..]), "{plan}");
+        let again = plan.to_string().matches("/settings (planned, deleted and created again)\n").count();
+        assert_eq!(again, 2, "{plan}");
         drop(fixture.writes());
         let _operator = fixture.start();
         let is_mutable = |copy: &Value| copy["immutable"].is_null();
