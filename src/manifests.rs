@@ -155,16 +155,19 @@ fn label(object: &mut Value, name: &str) {
     object["metadata"]["labels"][NAME_LABEL] = name.into();
 }
 
-/// The roles for users of a kind. Each is a part of the built-in role `admin`, `edit` or `view`:
+/// The roles for users of a kind, with a prefix of their names: another kind may have the same name, and a built-in role too, such as
+/// `cluster-admin`. Each is a part of the built-in role `admin`, `edit` or `view`:
 /// <https://kubernetes.io/docs/reference/access-authn-authz/rbac/#aggregated-clusterroles>.
 #[must_use]
-pub fn roles_of_users(definition: &Value) -> Vec<Value> {
+pub fn roles_of_users(definition: &Value, prefix: &str) -> Vec<Value> {
     const READ: [&str; 3] = ["get", "list", "watch"];
     const WRITE: [&str; 5] = ["create", "update", "patch", "delete", "deletecollection"];
     let spec = &definition["spec"];
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let (group, plural, singular) =
-        (text(&spec["group"]), text(&spec["names"]["plural"]), text(&spec["names"]["singular"]));
+    let (group, plural) = (text(&spec["group"]), text(&spec["names"]["plural"]));
+    let names = &spec["names"];
+    let singular =
+        names["singular"].as_str().map_or_else(|| text(&names["kind"]).to_lowercase(), str::to_owned);
     let versions = spec["versions"].as_array().map_or(&[][..], Vec::as_slice);
     let has_scale = versions.iter().any(|version| !version["subresources"]["scale"].is_null());
     let role = |name: &str, aggregate_to: &str, verbs: &[&str], scale: &[&str], more: &[(&str, &[&str])]| {
@@ -173,7 +176,7 @@ pub fn roles_of_users(definition: &Value) -> Vec<Value> {
         rules.extend(has_scale.then(|| rule("/scale", scale)));
         rules.extend(more.iter().map(|(part, verbs)| rule(part, verbs)));
         let labels = json!({format!("rbac.authorization.k8s.io/aggregate-to-{aggregate_to}"): "true"});
-        let metadata = json!({"name": format!("{singular}-{name}"), "labels": labels});
+        let metadata = json!({"name": format!("{prefix}{singular}-{name}"), "labels": labels});
         json!({"apiVersion": RBAC_VERSION, "kind": "ClusterRole", "metadata": metadata, "rules": rules})
     };
     let all = [&READ[..], &WRITE].concat();

@@ -69,7 +69,8 @@ impl BuiltIn {
     /// The roles for users of its kinds.
     #[must_use]
     pub fn roles_of_users(self) -> Vec<Value> {
-        let mut roles: Vec<Value> = self.definitions().iter().flat_map(roles_of_users).collect();
+        let mut roles: Vec<Value> =
+            self.definitions().iter().flat_map(|one| roles_of_users(one, "")).collect();
         if self == BuiltIn::Copyrator {
             // A rule writes into other namespaces, in which its author may have no rights. So the writing roles are no part of `edit`.
             for role in roles.iter_mut().filter(|role| role["metadata"]["name"] != "copyrator-viewer") {

@@ -166,8 +166,10 @@ pub fn roles(name: &str, permissions: &[Permission]) -> String {
     let reaches: BTreeSet<&Reach> = needed.iter().map(|one| &one.reach).collect();
     let roles = reaches.into_iter().map(|reach| {
         let (kind, metadata) = match reach {
-            Reach::AllNamespaces => ("ClusterRole", format!("  name: {name}\n")),
-            Reach::Namespace(namespace) => ("Role", format!("  name: {name}\n  namespace: {namespace}\n")),
+            Reach::AllNamespaces => ("ClusterRole", format!("  name: {}\n", quoted(name))),
+            Reach::Namespace(namespace) => {
+                ("Role", format!("  name: {}\n  namespace: {}\n", quoted(name), quoted(namespace)))
+            }
             Reach::OwnNamespace => ("Role", format!("  name: {name}-leader-election\n")),
         };
         let head =
@@ -175,6 +177,18 @@ pub fn roles(name: &str, permissions: &[Permission]) -> String {
         head + &rules(needed.iter().copied().filter(|one| one.reach == *reach))
     });
     roles.collect::<Vec<_>>().join("---\n")
+}
+
+/// A name, in quotes if it would be something else than a text in YAML 1.1 or 1.2.
+fn quoted(name: &str) -> String {
+    let is_word = ["y", "n", "yes", "no", "on", "off", "true", "false", "null"].contains(&name);
+    if is_word
+        || !name.contains(|c: char| c.is_ascii_alphabetic())
+        || name.starts_with(|c: char| c.is_ascii_digit())
+    {
+        return format!("\"{name}\"");
+    }
+    name.to_owned()
 }
 
 /// The same roles as objects, without the reasons.

@@ -15,11 +15,20 @@ use super::{Runtime, RuntimeError, checked};
 use crate::{
     leader::LeaderElection,
     manifests::{Installation, roles_of_users},
-    plan::Objects,
+    plan::{Objects, Plan},
     rbac, shutdown,
 };
 
 const EXPECTED: &str = "none to run, or plan, crd, rbac or manifests";
+
+const USAGE: &str = "\
+(no argument)       runs, with the service account of the Pod or a kubeconfig
+plan [-f FILE]      what it would write now, as diffs; exit status 1 if there is something, 2 after an error
+crd                 its CustomResourceDefinitions
+rbac [-n NAME]…     the least ClusterRole or, for these namespaces, Roles, each rule with its reason
+manifests           everything to install: --image IMAGE, --namespace NAME, --replicas N, --watch-namespace NAME,
+                    --service-monitor, --network-policy
+";
 
 /// The `main` of an operator that has no flags. `name` is that of its Deployment and its roles:
 ///
@@ -35,18 +44,11 @@ pub fn main(name: &str, controllers: impl FnOnce(Runtime) -> Runtime) -> Result<
     let text = match OperatorCommand::parse(env::args().skip(1).collect())? {
         OperatorCommand::Run => return controllers(Runtime::from_env()?).run(),
         OperatorCommand::Plan(objects) => {
-            let runtime = controllers(Runtime::from_env()?);
-            let plan = shutdown::run(|stop| async {
-                tokio::select! {
-                    plan = runtime.plan(objects) => Some(plan),
-                    () = stop.requested() => None,
-                }
-            })?;
-            let plan = plan.ok_or_else(|| RuntimeError::Config("interrupted".to_owned()))?;
-            print(&plan.to_string())?;
-            plan.problems.iter().for_each(|problem| eprintln!("{problem}"));
-            process::exit(plan.exit_code().into())
+            let plan = Runtime::from_env().and_then(|runtime| plan_of(controllers(runtime), objects));
+            let code = plan.map_or_else(|error| report(&error), |plan| plan.exit_code());
+            process::exit(code.into())
         }
+        OperatorCommand::Help => USAGE.to_owned(),
         OperatorCommand::Crd => {
             let definitions = controllers(Runtime::offline()?).definitions;
             definitions.iter().map(|yaml| format!("{}\n", yaml.trim_end())).collect::<Vec<_>>().join("---\n")
@@ -60,12 +62,33 @@ pub fn main(name: &str, controllers: impl FnOnce(Runtime) -> Runtime) -> Result<
     print(&text)
 }
 
+/// Prints what the controllers would write.
+fn plan_of(runtime: Runtime, objects: Option<Objects>) -> Result<Plan, RuntimeError> {
+    let plan = shutdown::run(|stop| async {
+        tokio::select! {
+            plan = runtime.plan(objects) => Some(plan),
+            () = stop.requested() => None,
+        }
+    })?;
+    let plan = plan.ok_or_else(|| wrong("interrupted: the plan is incomplete".to_owned()))?;
+    print(&plan.to_string())?;
+    plan.problems.iter().for_each(|problem| eprintln!("{problem}"));
+    Ok(plan)
+}
+
+/// Prints why there is no plan, and returns the exit code: 1 would mean that there is something to write.
+fn report(error: &RuntimeError) -> u8 {
+    eprintln!("{error}");
+    2
+}
+
 fn print(text: &str) -> Result<(), RuntimeError> {
     io::stdout().write_all(text.as_bytes()).map_err(|error| RuntimeError::Config(format!("print: {error}")))
 }
 
 enum OperatorCommand {
     Run,
+    Help,
     Plan(Option<Objects>),
     Crd,
     /// The namespaces to watch.
@@ -88,6 +111,7 @@ impl OperatorCommand {
     fn parse(mut arguments: VecDeque<String>) -> Result<OperatorCommand, RuntimeError> {
         let Some(name) = arguments.pop_front() else { return Ok(OperatorCommand::Run) };
         let mut command = match &*name {
+            "help" | "-h" | "--help" => OperatorCommand::Help,
             "plan" => OperatorCommand::Plan(None),
             "crd" => OperatorCommand::Crd,
             "rbac" => OperatorCommand::Rbac(Vec::new()),
@@ -126,7 +150,10 @@ impl OperatorCommand {
                 flags.watched = checked(std::mem::take(&mut flags.watched), "--watch-namespace")?;
                 checked(flags.namespace.iter().cloned().collect(), "--namespace")?;
             }
-            OperatorCommand::Run | OperatorCommand::Plan(_) | OperatorCommand::Crd => {}
+            OperatorCommand::Run
+            | OperatorCommand::Help
+            | OperatorCommand::Plan(_)
+            | OperatorCommand::Crd => {}
         }
         Ok(command)
     }
@@ -168,7 +195,10 @@ fn installation(
         replicas: replicas.unwrap_or(2),
         args: Vec::new(),
         variables,
-        roles_of_users: definitions.iter().flat_map(roles_of_users).collect(),
+        roles_of_users: definitions
+            .iter()
+            .flat_map(|definition| roles_of_users(definition, &format!("{name}-")))
+            .collect(),
         definitions,
         permissions: runtime.permissions()?,
         has_service_monitor,
@@ -286,9 +316,9 @@ mod tests {
         let expected = [
             "Namespace - cards-system",
             "CustomResourceDefinition - memcacheds.cache.example.com",
-            "ClusterRole - memcached-admin",
-            "ClusterRole - memcached-editor",
-            "ClusterRole - memcached-viewer",
+            "ClusterRole - cards-memcached-admin",
+            "ClusterRole - cards-memcached-editor",
+            "ClusterRole - cards-memcached-viewer",
             "ServiceAccount cards-system cards",
             "ClusterRoleBinding - cards",
             "RoleBinding cards-system cards-leader-election",
