@@ -26,7 +26,7 @@ fn a_crate_has_what_was_asked_for() {
     let read = |file: &str| fs::read_to_string(dir.path().join("team-policies").join(file)).unwrap();
     let main = read("src/main.rs");
     for text in [
-        "a Policy becomes a ConfigMap and a Service.",
+        "the objects of the kind Policy become a ConfigMap and a Service.",
         r#"listwatch::kind!(Policy, "example.com", "v1", "policies");"#,
         "services: Children<Service>,",
     ] {
@@ -47,30 +47,64 @@ fn a_crate_has_what_was_asked_for() {
     }
 }
 
+/// A name that the crate or its tests import from elsewhere would hide the kind.
+#[test]
+fn each_type_that_a_crate_imports_is_refused_as_a_kind() {
+    let dir = tempfile::tempdir().unwrap();
+    let args = ["all", "--group", "example.com", "--kind", "Shop", "--child", "configmap,deployment,service"];
+    let output = new(dir.path(), &[&args[..], &["--finalizer", "--git", "x"]].concat());
+    assert!(output.status.success(), "{output:?}");
+    let word = regex::Regex::new(r"\b[A-Z][a-z][A-Za-z]*\b").unwrap();
+    for file in ["src/main.rs", "src/tests.rs"] {
+        let text = fs::read_to_string(dir.path().join("all").join(file)).unwrap();
+        let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+        for line in code.filter(|line| !line.contains('"')) {
+            for kind in
+                word.find_iter(line).map(|found| found.as_str()).filter(|kind| !kind.starts_with("Shop"))
+            {
+                // Those behind `::` have a type before them.
+                if line.contains(&format!("::{kind}")) || ["Kind", "Merge"].contains(&kind) {
+                    continue;
+                }
+                let output = new(dir.path(), &["x", "--group", "example.com", "--kind", kind, "--git", "x"]);
+                assert_eq!(output.status.code(), Some(2), "{file} uses {kind}: {line}");
+            }
+        }
+    }
+}
+
 #[test]
 fn each_wrong_name_is_refused_with_one_line_and_nothing_is_written() {
     let dir = tempfile::tempdir().unwrap();
     let absent = crate::ABSENT;
     for (name, group, kind, more, problem) in [
-        ("Shop", "example.com", "Shop", &[][..], "is no name of at most 40"),
+        ("Shop", "example.com", "Shop", &[][..], "is not a name of at most 40"),
         ("1shop", "example.com", "Shop", &[], "does not begin with a letter"),
-        ("match", "example.com", "Shop", &[], "is a word of Rust or of cargo"),
-        ("../shop", "example.com", "Shop", &[], "is no name of at most 40"),
+        ("match", "example.com", "Shop", &[], "is a word of Rust, cargo or YAML"),
+        ("../shop", "example.com", "Shop", &[], "is not a name of at most 40"),
         ("listwatch", "example.com", "Shop", &[], "is the name of the library"),
-        ("shop", "example", "Shop", &[], "is no domain"),
-        ("shop", "Example.com", "Shop", &[], "is no domain"),
+        ("shop", "example", "Shop", &[], "is not a domain"),
+        ("shop", "Example.com", "Shop", &[], "is not a domain"),
         ("shop", "batch.k8s.io", "Shop", &[], "belongs to Kubernetes"),
-        ("shop", "example.com", "shop", &[], "is no name in CamelCase"),
+        ("shop", "example.com", "shop", &[], "is not a name in CamelCase"),
         ("shop", "example.com", "Deployment", &[], "is the name of a type"),
-        ("shop", "example.com", "Shop", &["--version", "1"], "is no version such as v1"),
-        ("shop", "example.com", "Shop", &["--version", "v1gamma1"], "is no version such as v1"),
-        ("shop", "example.com", "Shop", &["--plural", "Shops"], "is no word in lower case"),
+        ("shop", "example.com", "Client", &[], "is the name of a type"),
+        ("shop", "example.com", "Null", &[], "is a word of Rust, cargo or YAML"),
+        ("null", "example.com", "Shop", &[], "is a word of Rust, cargo or YAML"),
+        ("shop", "example.com", "Shop", &["--version", "1"], "is not a version such as v1"),
+        ("shop", "example.com", "Shop", &["--version", "v1gamma1"], "is not a version such as v1"),
+        ("shop", "example.com", "Shop", &["--plural", "Shops"], "is not a word in lower case"),
         ("shop", "example.com", "Shop", &["--child", "pod"], "invalid value 'pod' for '--child <KIND>'"),
-        ("shop", "example.com", "Shop", &["--git", "a\"b"], "is no URL"),
+        ("shop", "example.com", "Shop", &["--git", "a\"b"], "is not a URL"),
         ("shop", "example.com", "Shop", &["--path", absent], "No such file or directory"),
-        ("shop", "example.com", "Shop", &["--path", "."], "is no clone of listwatch"),
+        ("shop", "example.com", "Shop", &["--path", "."], "is not a clone of listwatch"),
     ] {
-        let output = new(dir.path(), &[&[name, "--group", group, "--kind", kind], more].concat());
+        let source = if more.iter().any(|flag| ["--git", "--path"].contains(flag)) {
+            &[][..]
+        } else {
+            &["--git", "x"]
+        };
+        let output = new(dir.path(), &[&[name, "--group", group, "--kind", kind], source, more].concat());
         let errors = String::from_utf8(output.stderr).unwrap();
         assert!(
             errors.contains(problem) && errors.lines().count() == 1,

@@ -20,23 +20,29 @@ const FILES: [(&str, &str); 7] = [
     ("src/main.rs", include_str!("new/main.rs.txt")),
     ("src/tests.rs", include_str!("new/tests.rs.txt")),
     ("sample.yaml", include_str!("new/sample.yaml")),
+    ("README.md", include_str!("new/README.md")),
+    (".gitignore", "/target\n"),
+    (".dockerignore", "/target\n/.git\n"),
+];
+/// Those for a crate that can be built from a copy of its own directory: not with `--path`.
+const FILES_TO_BUILD: [(&str, &str); 2] = [
     ("Dockerfile", include_str!("new/Dockerfile")),
     (".github/workflows/ci.yml", include_str!("new/ci.yml")),
-    ("README.md", include_str!("new/README.md")),
 ];
 
-/// <https://doc.rust-lang.org/reference/keywords.html>, and names that cargo refuses.
-const KEYWORDS: &str = "abstract as async await become box break const continue crate do dyn else enum extern false final fn for gen if impl \
+/// <https://doc.rust-lang.org/reference/keywords.html>, names that cargo refuses, and words that are no texts in YAML 1.1.
+const WORDS: &str = "abstract as async await become box break const continue crate do dyn else enum extern false final fn for gen if impl \
     in let loop macro match mod move mut override priv pub ref return self static struct super trait true try type typeof union unsafe \
-    unsized use virtual where while yield build core deps examples incremental proc-macro std test";
-/// The types that a generated crate uses, and no object can have their names.
-const TYPES: &str = "Children Cleanup Conditions ConfigMap Container Controller Deployment DeploymentSpec Labels LabelSelector Next ObjectMeta \
-    Operator Option Pod PodSpec PodTemplate Reconcile ReconcileError RuntimeError Service ServicePort ServiceSpec Setup String Verb Verdict";
+    unsized use virtual where while yield build core deps examples incremental proc-macro std test null yes no on off y n";
+/// The types that a generated crate and its tests use.
+const TYPES: &str = "BTreeMap Box Children Cleanup Client Conditions ConfigMap Container Controller DeleteOptions Deployment DeploymentSpec \
+    Deserialize Err JsonSchema Key LabelSelector Labels Next None ObjectMeta Ok Operator Option Part Patch Pod PodSpec PodTemplate Reconcile \
+    ReconcileError Resource Result RuntimeError Self Serialize Service ServicePort ServiceSpec Setup Some String TestServer Value Vec Verb Verdict";
 
 /// Write a crate with an operator of your own, and its tests
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
-    listwatch new page-operator --group example.com --kind Page --git URL\n  \
+    listwatch new page-operator --group example.com --kind Page --git URL --rev v0.1.0\n  \
     listwatch new shop --group example.com --kind Shop --child deployment,service --finalizer --path ../listwatch\n\n\
     Then, in the new directory: cargo test")]
 pub(in super::super) struct NewArgs {
@@ -64,12 +70,15 @@ pub(in super::super) struct NewArgs {
     /// The operator cleans up after a deleted object
     #[arg(long)]
     finalizer: bool,
-    /// Directory of a clone of listwatch, in place of the published version
+    /// Git repository of listwatch
+    #[arg(long, value_name = "URL", value_parser = url, required_unless_present = "path")]
+    git: Option<String>,
+    /// Tag or commit there. Default: its main branch
+    #[arg(long, value_name = "REV", value_parser = url, requires = "git")]
+    rev: Option<String>,
+    /// Directory of a clone of listwatch, to try it: the crate can then be built on this machine alone
     #[arg(long, value_name = "DIR", conflicts_with = "git")]
     path: Option<PathBuf>,
-    /// Git repository of listwatch, in place of the published version
-    #[arg(long, value_name = "URL", value_parser = url)]
-    git: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
@@ -102,7 +111,8 @@ pub(super) fn main(mut args: NewArgs) -> Result<(), Failure> {
         )));
     }
     let source = args.source()?;
-    for (file, template) in FILES {
+    let more = if args.path.is_none() { &FILES_TO_BUILD[..] } else { &[] };
+    for (file, template) in FILES.iter().chain(more) {
         let path = dir.join(file);
         let text = args.fill(template).replace("__source__", &source);
         write(&path, &text).map_err(|error| Failure::Runtime(format!("{}: {error}", path.display())))?;
@@ -126,17 +136,15 @@ impl NewArgs {
     /// Where the crate has the library from, as in Cargo.toml.
     fn source(&self) -> Result<String, Failure> {
         let Some(path) = &self.path else {
-            return Ok(match &self.git {
-                Some(url) => format!("git = \"{url}\""),
-                None => format!("version = \"{}\"", env!("CARGO_PKG_VERSION")),
-            });
+            let rev = self.rev.as_ref().map_or_else(String::new, |rev| format!(", rev = \"{rev}\""));
+            return Ok(format!("git = \"{}\"{rev}", self.git.as_deref().unwrap_or_default()));
         };
         let wrong = |cause: &str| Failure::Usage(format!("--path {}: {cause}", path.display()));
         let path = path.canonicalize().map_err(|error| wrong(&error.to_string()))?;
         let manifest = fs::read_to_string(path.join("Cargo.toml")).unwrap_or_default();
         match path.to_str() {
             Some(text) if manifest.contains("name = \"listwatch\"") => Ok(format!("path = {text:?}")),
-            Some(_) | None => Err(wrong("is no clone of listwatch")),
+            Some(_) | None => Err(wrong("is not a clone of listwatch")),
         }
     }
 
@@ -174,6 +182,8 @@ impl NewArgs {
         match tag {
             "cluster" => self.cluster,
             "finalizer" => self.finalizer,
+            // clippy asks for CamelCase.
+            "acronym" => !self.kind.contains(|c: char| c.is_ascii_lowercase()),
             child => self.children.iter().any(|known| known.names().0 == child),
         }
     }
@@ -204,12 +214,12 @@ fn name(text: &str) -> Result<String, &'static str> {
     match text {
         // With the end `-leader-election` it is the name of a Role, and in a namespace `NAME-system`.
         _ if !is_label(text) || text.len() > 40 => {
-            Err("is no name of at most 40 lower-case letters, digits and '-'")
+            Err("is not a name of at most 40 lower-case letters, digits and '-'")
         }
         _ if !text.starts_with(|c: char| c.is_ascii_lowercase()) => {
             Err("does not begin with a letter, as a crate must")
         }
-        _ if is_one_of(KEYWORDS, text) => Err("is a word of Rust or of cargo"),
+        _ if is_one_of(WORDS, text) => Err("is a word of Rust, cargo or YAML"),
         "listwatch" => Err("is the name of the library"),
         _ => Ok(text.to_owned()),
     }
@@ -217,7 +227,7 @@ fn name(text: &str) -> Result<String, &'static str> {
 
 fn group(text: &str) -> Result<String, &'static str> {
     if text.len() > 253 || !text.contains('.') || !text.split('.').all(is_label) {
-        return Err("is no domain in lower case, such as example.com");
+        return Err("is not a domain in lower case, such as example.com");
     }
     if text.ends_with(".k8s.io")
         || text.ends_with(".kubernetes.io")
@@ -233,8 +243,9 @@ fn kind(text: &str) -> Result<String, &'static str> {
     let is_word = text.starts_with(|c: char| c.is_ascii_uppercase())
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric());
     match text {
-        _ if !is_word || text.len() > 50 => Err("is no name in CamelCase, such as Page"),
+        _ if !is_word || text.len() > 50 => Err("is not a name in CamelCase, such as Page"),
         _ if is_one_of(TYPES, text) => Err("is the name of a type that the operator uses"),
+        _ if is_one_of(WORDS, &text.to_lowercase()) => Err("is a word of Rust, cargo or YAML"),
         _ => Ok(text.to_owned()),
     }
 }
@@ -248,20 +259,16 @@ fn version(text: &str) -> Result<String, &'static str> {
         let parts = rest.split_once("alpha").or_else(|| rest.split_once("beta"));
         parts.map_or_else(|| is_number(rest), |(major, minor)| is_number(major) && is_number(minor))
     });
-    if wanted { Ok(text.to_owned()) } else { Err("is no version such as v1, v1beta1 or v1alpha1") }
+    if wanted { Ok(text.to_owned()) } else { Err("is not a version such as v1, v1beta1 or v1alpha1") }
 }
 
 fn plural(text: &str) -> Result<String, &'static str> {
     let is_word = is_label(text) && text.bytes().all(|byte| byte.is_ascii_lowercase());
-    if is_word && !is_one_of(KEYWORDS, text) {
-        Ok(text.to_owned())
-    } else {
-        Err("is no word in lower case, such as pages")
-    }
+    if is_word { Ok(text.to_owned()) } else { Err("is not a word in lower case, such as pages") }
 }
 
 fn url(text: &str) -> Result<String, &'static str> {
     let is_plain =
         !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\');
-    if is_plain { Ok(text.to_owned()) } else { Err("is no URL") }
+    if is_plain { Ok(text.to_owned()) } else { Err("is not a URL") }
 }
