@@ -4,15 +4,23 @@
 //! {"apiGroups": ["apps"], "resources": ["deployments", "deployments/scale"], "verbs": ["get", "patch"]}
 //! ```
 //!
-//! There are no Roles and no bindings: rules are given to users by name. A user without rules has full access.
+//! The rules of a user are those that the test has given it, and those of its Roles: see `bindings.rs`. By default, a user without
+//! rules from the test has full access.
+
+mod bindings;
+
+pub(crate) use bindings::{Granted, MASTERS, Subject, granted};
 
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{
     request::{Request, ResourcePath},
     status::{StatusError, details, qualified},
 };
+
+/// The user of [`ApiServer::token`](crate::ApiServer::token).
+pub(crate) const ADMIN: &str = "admin";
 
 /// The user of requests without a token. It has access to almost nothing.
 const ANONYMOUS: &str = "system:anonymous";
@@ -44,6 +52,11 @@ pub struct Rule {
 }
 
 impl Rule {
+    /// Whether the rule allows a request for a path that is not a resource.
+    pub(crate) fn allows_path(&self, path: &str, verb: &str) -> bool {
+        self.has_path(path) && has(&self.verbs, verb)
+    }
+
     fn has_path(&self, path: &str) -> bool {
         let is_below = |url: &String| url.strip_suffix('*').is_some_and(|start| path.starts_with(start));
         self.non_resource_urls.iter().any(|url| url == path || is_below(url))
@@ -63,7 +76,7 @@ pub(crate) enum Verb {
 }
 
 /// The attributes of a request for a resource.
-struct Attributes {
+pub(crate) struct Attributes {
     verb: String,
     group: String,
     plural: String,
@@ -90,6 +103,20 @@ impl Attributes {
         Attributes { verb, group, plural, subresource, name, namespace }
     }
 
+    /// The `resourceAttributes` of an access review.
+    pub(crate) fn of_review(review: &Value) -> Attributes {
+        let text = |field: &str| review[field].as_str().unwrap_or_default().to_owned();
+        let some = |field: &str| Some(text(field)).filter(|text| !text.is_empty());
+        Attributes {
+            verb: text("verb"),
+            group: text("group"),
+            plural: text("resource"),
+            subresource: some("subresource"),
+            name: some("name"),
+            namespace: some("namespace"),
+        }
+    }
+
     /// The resource as in rules: `deployments/status`.
     fn resource(&self) -> String {
         match &self.subresource {
@@ -98,7 +125,7 @@ impl Attributes {
         }
     }
 
-    fn is_allowed_by(&self, rule: &Rule) -> bool {
+    pub(crate) fn is_allowed_by(&self, rule: &Rule) -> bool {
         let any_plural = self.subresource.as_ref().map(|subresource| format!("*/{subresource}"));
         let named = |name: &String| rule.resource_names.contains(name);
         has(&rule.verbs, &self.verb)
@@ -190,8 +217,7 @@ pub(crate) fn check(
 ) -> Result<(), StatusError> {
     let (rules, name) = match (user, rules) {
         (Some(_), None) => return Ok(()),
-        (Some(user), Some(rules)) => (rules, user),
-        (None, _) => ([].as_slice(), ANONYMOUS),
+        (user, rules) => (rules.unwrap_or_default(), user.unwrap_or(ANONYMOUS)),
     };
     let is_allowed = match ResourcePath::parse(&request.path) {
         Some(path) => {
@@ -210,7 +236,7 @@ fn is_path_allowed(request: &Request, user: Option<&str>, rules: &[Rule]) -> boo
         |above: &&str| path == *above || path.strip_prefix(above).is_some_and(|rest| rest.starts_with('/'));
     let is_public = PUBLIC.contains(&path) || (user.is_some() && DISCOVERY.iter().any(is_below));
     (is_public && (method == "get" || method == "head"))
-        || rules.iter().any(|rule| rule.has_path(path) && has(&rule.verbs, &method))
+        || rules.iter().any(|rule| rule.allows_path(path, &method))
 }
 
 /// The error of a request that is not allowed. The prefix is that of its verb.

@@ -13,6 +13,7 @@ mod garbage;
 mod job;
 mod kubelet;
 mod quota;
+mod role;
 mod rollout;
 mod scheduler;
 mod stateful_set;
@@ -63,6 +64,7 @@ pub(crate) fn bootstrap(storage: &mut Storage, ca_pem: &str, with_node: bool) {
         "spec": {"clusterIP": "10.96.0.1", "ports": [{"name": "https", "port": 443, "targetPort": 6443}]},
     });
     make(storage, "", "services", Some("default"), kubernetes);
+    role::bootstrap(storage);
     for (name, value) in PRIORITIES {
         let description = if name.ends_with("node-critical") {
             "Used for system critical pods that must not be moved from their current node."
@@ -209,6 +211,9 @@ impl Controllers {
         {
             self.queue.extend(quota::quotas_of(storage, &place));
         }
+        if collection == role::ROLES {
+            self.queue.extend(role::aggregating(storage));
+        }
         if collection == "endpoints" {
             self.queue.insert(Place { collection: "services".to_owned(), key: change.key.clone() });
         }
@@ -250,6 +255,7 @@ impl Controllers {
             "daemonsets.apps" => daemon_set::daemon_set(self, storage, place, &object),
             "services" => endpoints::service(storage, place, &object),
             "resourcequotas" => quota::quota(storage, place, &object),
+            role::ROLES => role::aggregate(storage, place, &object),
             "persistentvolumes" => volume::volume(storage, place, &object),
             "jobs.batch" => job::job(self, storage, place, &object),
             "cronjobs.batch" => job::cron_job(self, storage, place, &object),

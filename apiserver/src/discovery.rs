@@ -41,6 +41,9 @@ pub(crate) fn paths(kinds: &Kinds) -> Value {
 
 /// The verbs of a resource.
 fn verbs(kind: &Kind) -> &'static [&'static str] {
+    if kind.is_review() {
+        return &["create"];
+    }
     match kind.built_in() {
         "" => &["delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"],
         "Namespace" => &["create", "delete", "get", "list", "patch", "update", "watch"],
@@ -51,7 +54,7 @@ fn verbs(kind: &Kind) -> &'static [&'static str] {
 fn subresource_verbs(name: &str) -> &'static [&'static str] {
     match name {
         "finalize" => &["update"],
-        "eviction" => &["create"],
+        "eviction" | "token" => &["create"],
         _ => &["get", "patch", "update"],
     }
 }
@@ -61,6 +64,7 @@ fn subresource_kind(name: &str) -> Option<Value> {
     match name {
         "scale" => Some(json!({"group": "autoscaling", "version": "v1", "kind": "Scale"})),
         "eviction" => Some(json!({"group": "policy", "version": "v1", "kind": "Eviction"})),
+        "token" => Some(json!({"group": "authentication.k8s.io", "version": "v1", "kind": "TokenRequest"})),
         _ => None,
     }
 }

@@ -4,6 +4,7 @@ pub(crate) mod server;
 pub(crate) mod router;
 pub(crate) mod target;
 pub(crate) mod handlers;
+mod reviews;
 pub(crate) mod options;
 pub(crate) mod response;
 pub(crate) mod websocket;

@@ -151,6 +151,11 @@ impl Kind {
         }
     }
 
+    /// Whether a POST only asks a question.
+    pub(crate) fn is_review(&self) -> bool {
+        matches!(self.source, Source::BuiltIn(BuiltIn { is_review: true, .. }))
+    }
+
     /// Whether `metadata.generation` counts the changes of the spec.
     pub(crate) fn has_generation(&self) -> bool {
         match &self.source {
@@ -372,6 +377,7 @@ impl Kind {
             "CertificateSigningRequest" => names.push("approval"),
             "Namespace" => names.push("finalize"),
             "Pod" => names.push("eviction"),
+            "ServiceAccount" => names.push("token"),
             _ => {}
         }
         names.sort_unstable();
@@ -496,7 +502,7 @@ impl Kinds {
     /// All collections, each with one version of its kind.
     pub(crate) fn collections(&self) -> BTreeMap<String, Arc<Kind>> {
         let mut collections = BTreeMap::new();
-        for kind in self.by_path.values() {
+        for kind in self.by_path.values().filter(|kind| !kind.is_review()) {
             collections.entry(kind.stored_in()).or_insert_with(|| Arc::clone(kind));
         }
         collections

@@ -21,21 +21,22 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Not supported: Roles (use [`ApiServer::set_rules`] to give rules to a user), webhooks, answers in protobuf, and these subresources:
-//! log, exec, attach, portforward, proxy, binding, ephemeralcontainers, resize, token.
+//! Not supported: webhooks, answers in protobuf, and these subresources:
+//! log, exec, attach, portforward, proxy, binding, ephemeralcontainers, resize.
 //!
 //! The modules, from the connection down. Each module uses only the modules below it:
 //!
 //! ```text
-//! http/           server (TLS, connections), router (path and method to handler), handlers, options, response, websocket
-//! controllers/    garbage collector, namespaces, rollout (Deployments, ReplicaSets), stateful_set, volume (claims), job
-//!                 (Jobs, CronJobs), disruption, a simulated kubelet
-//! verbs/          read (get, list), watch, write (create, update, apply), patch, delete, scale; served_kinds (the
-//!                 kinds of CRDs), table (the output of `kubectl get`)
+//! http/           server (TLS, connections), router (path and method to handler), handlers, reviews, options, response,
+//!                 websocket
+//! controllers/    garbage collector, namespaces, rollout (Deployments, ReplicaSets), stateful_set, daemon_set, volume (claims
+//!                 and volumes), endpoints, job (Jobs, CronJobs), disruption, quota, role (aggregation), a simulated kubelet
+//! verbs/          read (get, list), watch, write (create, update, apply), admission, patch, delete, scale; served_kinds
+//!                 (the kinds of CRDs), table (the output of `kubectl get`)
 //! discovery       /api, /apis, /openapi/v3, /version
 //! state           the state that connections and controllers share
 //! faults          faults on demand: 429, 410, cut watches, …
-//! authorization   the rules of a user, applied to a request
+//! authorization/  the rules of a user, applied to a request; bindings (the rules of Roles)
 //! request         path, query, Accept header and body of a request
 //! storage         objects, versions, the history that watches read
 //! apply/          server-side apply: managed_fields, field_set (sets of fields), typed_value (merges by schema)
@@ -90,19 +91,20 @@ use bytes::Bytes;
 use hyper::body::Body;
 use tokio::net::TcpListener;
 
+use crate::{
+    authorization::ADMIN,
+    clock::Clock,
+    faults::Faults,
+    http::server::{self, Identity, Tasks},
+    state::{Credential, Server},
+    storage::{Storage, lock},
+};
 pub use crate::{
     authorization::Rule,
     faults::{Cut, Fault, Planned, help as fault_help},
     http::LOG_TARGET,
     kinds::help as kinds_help,
     state::RequestRecord,
-};
-use crate::{
-    clock::Clock,
-    faults::Faults,
-    http::server::{self, Identity, Tasks},
-    state::{ADMIN, Server},
-    storage::{Storage, lock},
 };
 
 /// The options of a server.
@@ -113,6 +115,9 @@ pub struct Options {
     /// How many past changes each collection keeps; fewer if their objects exceed 256 MiB. A watch that resumes from
     /// an older version gets a 410.
     pub history: usize,
+    /// Whether users need Roles and bindings, as with kube-apiserver's `--authorization-mode=RBAC`. If not, a user without
+    /// [rules](ApiServer::set_rules) has full access. The administrator always has it.
+    pub rbac: bool,
     /// Whether the controllers run: for garbage collection, namespaces, workloads and Pods.
     pub controllers: bool,
     /// How long the simulated kubelet takes to make a Pod ready.
@@ -126,6 +131,7 @@ impl Default for Options {
         Options {
             port: 0,
             history: 10_000,
+            rbac: false,
             controllers: true,
             pod_start: Duration::ZERO,
             heartbeat: controllers::HEARTBEAT,
@@ -174,8 +180,9 @@ impl ApiServer {
         let backup = Mutex::new(storage.backup());
         let server = Arc::new(Server {
             storage: Mutex::new(storage),
-            tokens: Mutex::new(HashMap::from([(token.clone(), ADMIN.to_owned())])),
+            tokens: Mutex::new(HashMap::from([(token.clone(), Credential::of(ADMIN))])),
             rules: Mutex::default(),
+            rbac: options.rbac,
             requests: Mutex::default(),
             faults: Faults::default(),
             backup,
@@ -239,10 +246,12 @@ impl ApiServer {
 
     /// Adds a token that the caller chose.
     pub fn add_token(&self, token: &str, user: &str) {
-        lock(&self.server.tokens).insert(token.to_owned(), user.to_owned());
+        self.server.add_credential(token, Credential::of(user));
     }
 
-    /// Limits a user to these rules. Open watches stay open, as with kube-apiserver.
+    /// Limits a user to these rules, and to those of its Roles: with no rules here, to what bindings of the user or of its groups
+    /// grant. A ServiceAccount is the user `system:serviceaccount:NAMESPACE:NAME`. Open watches stay open, as with
+    /// kube-apiserver.
     pub fn set_rules(&self, user: &str, rules: Vec<Rule>) {
         lock(&self.server.rules).insert(user.to_owned(), rules);
     }

@@ -102,6 +102,12 @@ impl Request {
         self.header(header::HeaderName::from_static("impersonate-user"))
     }
 
+    /// The groups that a request impersonates with its user.
+    pub(crate) fn impersonated_groups(&self) -> Vec<String> {
+        let groups = self.headers.get_all(header::HeaderName::from_static("impersonate-group")).iter();
+        groups.filter_map(|group| Some(group.to_str().ok()?.to_owned())).collect()
+    }
+
     /// `metadata.name` of a body in JSON or protobuf; empty if it has none.
     pub(crate) fn name_in_body(&self) -> String {
         if self.content_type() == PROTOBUF {

@@ -380,11 +380,6 @@ async fn unsupported_resources_are_refused_with_a_message() {
             assert_eq!(body["message"], refused(&format!("pods/{subresource}")));
         }
     }
-    let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
-    let protobuf = "application/vnd.kubernetes.protobuf";
-    let (status, body) = fixture.call(Method::POST, path, protobuf, json!({})).await;
-    assert_eq!(status, 404);
-    assert_eq!(body["message"], refused("selfsubjectaccessreviews.authorization.k8s.io"));
 }
 
 #[tokio::test]

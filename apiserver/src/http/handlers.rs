@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::{
     apply::managed_fields::Force,
+    authorization::ADMIN,
     controllers::evict as evict_pod,
     faults,
     http::{
@@ -17,7 +18,7 @@ use crate::{
     },
     kinds::{Kind, Part},
     request::{Accept, Request, ResourcePath},
-    state::{ADMIN, Server},
+    state::Server,
     status::{Cause, StatusError, details},
     storage::{Place, Storage},
     verbs::{
@@ -126,7 +127,7 @@ pub(crate) fn put(
     let creates =
         storage.get(place).is_none() && kind.creates_on_put() && target == Target::Object(Part::Main);
     let put = if creates {
-        options.create_forbidden = server.forbids_create(request);
+        options.create_forbidden = server.forbids_create(storage, request);
         // Unlike a POST, ignores a version.
         object["metadata"]["resourceVersion"].take();
         write::create(storage, kind, place.namespace(), object, &mut options).map(|created| (201, created))
@@ -165,7 +166,7 @@ pub(crate) fn patch(
         let force = if force == Some(true) { Force::Yes } else { Force::No };
         let storage = &mut server.storage();
         if storage.get(place).is_none() {
-            options.create_forbidden = server.forbids_create(request);
+            options.create_forbidden = server.forbids_create(storage, request);
         }
         let is_scale = target == Target::Scale;
         if is_scale {

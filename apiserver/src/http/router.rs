@@ -9,12 +9,13 @@ use crate::{
     http::{
         handlers,
         response::{Answer, Content},
+        reviews,
         target::Target,
     },
     kinds::{Kind, Kinds},
     request::{Accept, Request, ResourcePath},
     state::Server,
-    status::{StatusError, qualified},
+    status::StatusError,
     storage::{Place, Storage},
 };
 
@@ -99,6 +100,12 @@ async fn resource(
             StatusError::no_such_resource()
         });
     }
+    if kind.is_review() {
+        return match (method, &path.name) {
+            (&Method::POST, None) => reviews::review(server, request, path, &kind),
+            _ => Err(StatusError::method_not_allowed()),
+        };
+    }
     let Some(name) = &path.name else {
         return collection(server, request, path, &kind, timeout).await;
     };
@@ -113,6 +120,12 @@ async fn resource(
     if path.subresource.as_deref() == Some("eviction") && kind.built_in() == "Pod" {
         return match *method {
             Method::POST => handlers::evict(server, request, &kind, &place),
+            _ => Err(StatusError::method_not_allowed()),
+        };
+    }
+    if kind.built_in() == "ServiceAccount" && path.subresource.as_deref() == Some("token") {
+        return match *method {
+            Method::POST => reviews::token(server, request, &place),
             _ => Err(StatusError::method_not_allowed()),
         };
     }
@@ -167,10 +180,6 @@ fn find_kind(storage: &Storage, path: &ResourcePath) -> Result<Arc<Kind>, Status
     }
     if let Some(kind) = storage.kinds.get(&path.group, &path.version, &path.plural) {
         return Ok(Arc::clone(kind));
-    }
-    // `kubectl auth can-i` and `kubectl auth whoami` use these groups, which this server does not support.
-    if ["authorization.k8s.io", "authentication.k8s.io"].contains(&path.group.as_str()) {
-        return Err(StatusError::not_served(&qualified(&path.plural, &path.group)));
     }
     Err(unknown_resource(&storage.kinds, &path.group))
 }

@@ -272,7 +272,7 @@ where
     let (parts, body) = request.into_parts();
     let version = parts.version;
     let mut request = head(parts);
-    let (user, identified) = server.user(&request);
+    let (user, identified) = server.user(&server.storage(), &request);
     let fault = match request.path.as_str() {
         faults::PATH => None,
         _ => server.faults.of_request(&request, user.as_deref()),
@@ -293,7 +293,8 @@ where
         tokio::time::sleep(delay).await;
     }
     let user_name = user.as_deref();
-    let error = identified.and_then(|()| server.check(&request, user_name, Verb::OfMethod)).err();
+    let error =
+        identified.and_then(|()| server.check(&server.storage(), &request, user_name, Verb::OfMethod)).err();
     let error = error.or_else(|| fault.as_ref()?.forbids(&request, user_name, Verb::OfMethod)).or(unread);
     let answer = answer(&server, &request, fault.as_ref(), user_name, error).await;
     let (method, path, user_agent) = (&request.method, &request.target, request.user_agent());

@@ -8,8 +8,8 @@ use crate::{
 };
 
 /// Subresources of kube-apiserver that this server does not support. kubectl needs some of them for `logs`, `exec`,
-/// `attach`, `port-forward`, `debug` and `create token`.
-const NOT_SERVED: [&str; 11] = [
+/// `attach`, `port-forward` and `debug`.
+const NOT_SERVED: [&str; 10] = [
     "nodes/proxy",
     "pods/proxy",
     "services/proxy",
@@ -20,7 +20,6 @@ const NOT_SERVED: [&str; 11] = [
     "pods/portforward",
     "pods/ephemeralcontainers",
     "pods/resize",
-    "serviceaccounts/token",
 ];
 
 /// The part of the object that a path names.

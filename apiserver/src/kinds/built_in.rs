@@ -40,6 +40,8 @@ pub(crate) struct BuiltIn {
     pub(crate) to_stored: fn(&mut Value),
     /// Converts the stored form to this version.
     pub(crate) convert: fn(&mut Value),
+    /// Whether a POST only asks a question: no object is stored.
+    pub(crate) is_review: bool,
     /// What a cluster does with the objects and this server does not.
     pub(crate) lacks: &'static str,
     /// The warning with each answer.
@@ -67,6 +69,7 @@ pub(crate) const PLAIN: BuiltIn = BuiltIn {
     validate: |_, _| Vec::new(),
     to_stored: |_| {},
     convert: |_| {},
+    is_review: false,
     lacks: "",
     deprecation: None,
 };
@@ -76,6 +79,9 @@ const STORED: BuiltIn = BuiltIn { by_schema: true, ..PLAIN };
 
 /// An entry of such a kind without namespaces.
 const CLUSTER: BuiltIn = BuiltIn { namespaced: false, ..STORED };
+
+/// An entry of a review.
+const REVIEW: BuiltIn = BuiltIn { is_review: true, ..CLUSTER };
 
 const IMMUTABLE: &str = "field is immutable";
 
@@ -354,6 +360,38 @@ pub(crate) const BUILT_IN: &[BuiltIn] = &[
         ..PLAIN
     },
     BuiltIn {
+        group: "authentication.k8s.io",
+        plural: "selfsubjectreviews",
+        kind: "SelfSubjectReview",
+        ..REVIEW
+    },
+    BuiltIn { group: "authentication.k8s.io", plural: "tokenreviews", kind: "TokenReview", ..REVIEW },
+    BuiltIn {
+        group: "authorization.k8s.io",
+        plural: "localsubjectaccessreviews",
+        kind: "LocalSubjectAccessReview",
+        namespaced: true,
+        ..REVIEW
+    },
+    BuiltIn {
+        group: "authorization.k8s.io",
+        plural: "selfsubjectaccessreviews",
+        kind: "SelfSubjectAccessReview",
+        ..REVIEW
+    },
+    BuiltIn {
+        group: "authorization.k8s.io",
+        plural: "selfsubjectrulesreviews",
+        kind: "SelfSubjectRulesReview",
+        ..REVIEW
+    },
+    BuiltIn {
+        group: "authorization.k8s.io",
+        plural: "subjectaccessreviews",
+        kind: "SubjectAccessReview",
+        ..REVIEW
+    },
+    BuiltIn {
         group: "autoscaling",
         version: "v2",
         plural: "horizontalpodautoscalers",
@@ -496,7 +534,6 @@ pub(crate) const BUILT_IN: &[BuiltIn] = &[
         group: RBAC,
         plural: "clusterrolebindings",
         kind: "ClusterRoleBinding",
-        lacks: "not evaluated",
         columns: stored_columns::ROLE_BINDING,
         validate: roles::binding,
         by_schema: false,
@@ -508,7 +545,6 @@ pub(crate) const BUILT_IN: &[BuiltIn] = &[
         group: RBAC,
         plural: "clusterroles",
         kind: "ClusterRole",
-        lacks: "not evaluated",
         columns: stored_columns::CREATED_AT,
         validate: roles::role,
         filled: &[("/rules", "null")],
@@ -518,7 +554,6 @@ pub(crate) const BUILT_IN: &[BuiltIn] = &[
         group: RBAC,
         plural: "rolebindings",
         kind: "RoleBinding",
-        lacks: "not evaluated",
         columns: stored_columns::ROLE_BINDING,
         validate: roles::binding,
         by_schema: false,
@@ -530,7 +565,6 @@ pub(crate) const BUILT_IN: &[BuiltIn] = &[
         group: RBAC,
         plural: "roles",
         kind: "Role",
-        lacks: "not evaluated",
         columns: stored_columns::CREATED_AT,
         validate: roles::role,
         filled: &[("/rules", "null")],

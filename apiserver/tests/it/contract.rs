@@ -103,6 +103,7 @@ stories! {
     quotas
     reading
     refusing
+    reviews
     rollouts
     rules
     runs
@@ -302,17 +303,17 @@ impl Server {
     async fn embedded(story: &str) -> Arc<Server> {
         let workloads = asks(story, "@workloads");
         let controllers = workloads || asks(story, "@controllers");
-        let mut options = Options { controllers, ..Options::default() };
+        let mut options = Options { controllers, rbac: true, ..Options::default() };
         if workloads {
             // The simulated kubelet starts no Pod during the story.
             options.pod_start = Duration::from_secs(3600);
         }
         let server = ApiServer::start(options).await.unwrap();
         server.add_token(JANE_TOKEN, "jane");
-        server.set_rules("jane", serde_json::from_value(rules_of_jane()).unwrap());
         let (url, ca_pem, token) = (server.url(), server.ca_pem().to_owned(), server.token().to_owned());
         let server = Arc::new(Server::new(url, &ca_pem, &token, Some(server)));
         server.run(PRELUDE).await;
+        server.bind_jane().await;
         if let Some(embedded) = server.embedded.as_ref().filter(|_| asks(story, "@refusing")) {
             for fault in ["expire-history", "no-streaming-lists", "bookmarks,every=100ms,path=/leases"] {
                 embedded.fault(fault.parse::<Planned>().unwrap());
@@ -375,15 +376,7 @@ impl Server {
         PRELUDE_RUN
             .get_or_init(async || {
                 server.run(PRELUDE).await;
-                let role = json!({"metadata": {"name": "jane"}, "rules": rules_of_jane()});
-                server.create("/apis/rbac.authorization.k8s.io/v1/clusterroles", &role).await;
-                let group = "rbac.authorization.k8s.io";
-                let binding = json!({
-                    "metadata": {"name": "jane"},
-                    "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "jane"},
-                    "subjects": [{"apiGroup": group, "kind": "User", "name": "jane"}],
-                });
-                server.create("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", &binding).await;
+                server.bind_jane().await;
             })
             .await;
         server
@@ -422,6 +415,18 @@ impl Server {
         }
         normal::normalise(&mut answers);
         answers
+    }
+
+    async fn bind_jane(&self) {
+        let role = json!({"metadata": {"name": "jane"}, "rules": rules_of_jane()});
+        self.create("/apis/rbac.authorization.k8s.io/v1/clusterroles", &role).await;
+        let group = "rbac.authorization.k8s.io";
+        let binding = json!({
+            "metadata": {"name": "jane"},
+            "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "jane"},
+            "subjects": [{"apiGroup": group, "kind": "User", "name": "jane"}],
+        });
+        self.create("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", &binding).await;
     }
 
     async fn create_namespace(&self, name: &str) {

@@ -114,7 +114,9 @@ impl Fixture {
             }
             Kind::Embedded | Kind::EmbeddedWithControllers => {
                 let controllers = kind == Kind::EmbeddedWithControllers;
-                let server = ApiServer::start(Options { controllers, ..Options::default() }).await.unwrap();
+                let server = ApiServer::start(Options { controllers, rbac: true, ..Options::default() })
+                    .await
+                    .unwrap();
                 let (url, ca_pem, token) =
                     (server.url(), server.ca_pem().to_owned(), server.token().to_owned());
                 let fixture = Fixture::new(kind, url, ca_pem, &token, Some(server));

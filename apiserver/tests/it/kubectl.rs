@@ -490,3 +490,54 @@ async fn kubectl_deletes_and_orphans_dependents() {
     })
     .await;
 }
+
+/// Reviews and tokens. `can-i` exits with 1 for "no".
+#[tokio::test]
+async fn kubectl_knows_who_may_do_what() {
+    with_each_kubectl(&SERVERS, async |kubectl| {
+        kubectl
+            .prints("auth whoami", "Username    admin\nGroups      [system:masters system:authenticated]")
+            .await;
+        kubectl.prints("create serviceaccount robot", "serviceaccount/robot created").await;
+        kubectl
+            .prints(
+                "create role reader --verb=list --resource=pods",
+                "role.rbac.authorization.k8s.io/reader created",
+            )
+            .await;
+        let binding = "create rolebinding robots --role=reader --serviceaccount=NS:robot";
+        let binding = binding.replace("NS", &kubectl.fixture.namespace);
+        kubectl.prints(&binding, "rolebinding.rbac.authorization.k8s.io/robots created").await;
+        let robot = format!("--as=system:serviceaccount:{}:robot", kubectl.fixture.namespace);
+        eventually("the binding to count", async || {
+            let (code, _) = kubectl.run(&format!("auth can-i list pods {robot}")).await;
+            (code == 0).then_some(())
+        })
+        .await;
+        kubectl.fails(&format!("auth can-i delete pods {robot}"), "no").await;
+        kubectl.prints(&format!("auth can-i --list {robot}"), "[list]").await;
+        let token = kubectl.prints("create token robot --duration=10m", ".").await;
+        assert_eq!(token.trim().split('.').count(), 3, "{token}");
+        kubectl.prints("get clusterrole cluster-admin", "cluster-admin").await;
+    })
+    .await;
+}
+
+/// The operator of this repository has the permissions of its manifests.
+#[tokio::test]
+async fn kubectl_applies_the_manifests_of_an_operator() {
+    with_each_kubectl(&[Kind::EmbeddedWithControllers], async |kubectl| {
+        let manifests = concat!(env!("CARGO_MANIFEST_DIR"), "/../manifests/mywebserver");
+        kubectl
+            .prints(&format!("apply -k {manifests}"), "deployment.apps/mywebserver-operator created")
+            .await;
+        let operator = "--as=system:serviceaccount:mywebserver-system:mywebserver-operator";
+        kubectl.prints(&format!("auth can-i watch mywebservers {operator}"), "yes").await;
+        kubectl
+            .prints(&format!("auth can-i patch mywebservers --subresource=status {operator}"), "yes")
+            .await;
+        kubectl.fails(&format!("auth can-i delete mywebservers {operator}"), "no").await;
+        kubectl.fails(&format!("get secrets {operator}"), "cannot list resource \"secrets\"").await;
+    })
+    .await;
+}

@@ -59,6 +59,9 @@ pub(in super::super) struct ApiserverArgs {
     /// Output when the server is ready: text for people, or one line of JSON for scripts (server, kubeconfig, caFile, tokenFile, curlrcFile)
     #[arg(short, long, value_name = "FORMAT", env = "LISTWATCH_OUTPUT", default_value = "text")]
     output: ReadyOutput,
+    /// What users may do, other than admin: everything, or what Roles and bindings grant
+    #[arg(long, value_name = "MODE", env = "LISTWATCH_AUTHORIZATION", default_value = "always-allow")]
+    authorization: Authorization,
     /// Run the simulated controllers and kubelet. With false, only the API server, as with envtest
     #[arg(long, value_name = "BOOL", env = "LISTWATCH_CONTROLLERS")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "true")]
@@ -80,6 +83,13 @@ pub(in super::super) struct ApiserverArgs {
 enum ReadyOutput {
     Text,
     Json,
+}
+
+/// As `--authorization-mode` of kube-apiserver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Authorization {
+    AlwaysAllow,
+    Rbac,
 }
 
 #[derive(Clone, Debug)]
@@ -128,9 +138,11 @@ pub(super) fn main(mut apiserver: ApiserverArgs) -> Result<(), Failure> {
         apiserver.log.add(LOG_TARGET);
     }
     apiserver.log.start(Level::WARN);
-    let ApiserverArgs { port, manifests, kubeconfig_out, fault, output, controllers, .. } = apiserver;
+    let ApiserverArgs { port, manifests, kubeconfig_out, fault, output, controllers, authorization, .. } =
+        apiserver;
     let depth = if apiserver.recursive { Depth::All } else { Depth::One };
-    let options = Options { port, controllers, ..Options::default() };
+    let rbac = authorization == Authorization::Rbac;
+    let options = Options { port, controllers, rbac, ..Options::default() };
     let kubeconfig_out = kubeconfig_out.map(|path| path::absolute(&path).unwrap_or(path));
     until_signal(async |stop| run(options, manifests, depth, kubeconfig_out, fault, output, stop).await)
 }
