@@ -30,6 +30,7 @@ use crate::{
     metrics::Metrics,
     rbac::{self, Permission},
     resource::{Key, ObjectMeta, Resource, Scope, list::Found},
+    shard::Shard,
     store::{Budget, Change, Listening},
     watch::Lists,
 };
@@ -48,6 +49,8 @@ pub struct Cluster {
     children: Arc<Budget>,
     /// What the controllers have declared.
     permissions: Arc<Mutex<Vec<Permission>>>,
+    /// The objects that controllers reconcile.
+    shard: Shard,
 }
 
 /// Shared watches of one kind, one for each scope. Dropping the last share of a watch ends it.
@@ -61,7 +64,8 @@ impl Cluster {
     #[must_use]
     pub fn new(client: Client, lists: Lists) -> Cluster {
         let (streams, permissions) = Default::default();
-        Cluster { client, lists, streams, children: Budget::of_children(), permissions }
+        let (children, shard) = (Budget::of_children(), Shard::default());
+        Cluster { client, lists, streams, children, permissions, shard }
     }
 
     /// Declares what a controller must be allowed to do. Usually, [`Builder::needs`](crate::controller::Builder::needs) does that.
@@ -83,6 +87,17 @@ impl Cluster {
     /// Whether writes are only tried, for a plan.
     pub(crate) fn only_plans(&self) -> bool {
         self.client.only_plans()
+    }
+
+    /// A cluster of whose objects the controllers reconcile only those in this shard.
+    #[must_use]
+    pub fn of_shard(self, shard: Shard) -> Cluster {
+        Cluster { shard, ..self }
+    }
+
+    /// The objects that controllers reconcile.
+    pub(crate) fn shard(&self) -> Shard {
+        self.shard
     }
 
     /// [`Client::namespace`].

@@ -187,13 +187,14 @@ impl<O: Operator> Controller<O> {
                 }
                 key = shared.queue.take(), if !leads => {
                     // Their watches are open before this process leads.
-                    let object = shared.objects.get(&key);
-                    self.named.iter().for_each(|named| drop(named(&key, object.as_deref())));
+                    let found = shared.find(&key);
+                    let object = found.as_ref().and_then(Found::readable).map(|object| &**object);
+                    self.named.iter().for_each(|named| drop(named(&key, object)));
                     shared.leave(&key);
                 }
                 key = shared.queue.take(), if leads && working.len() < self.workers => {
                     let driver = Arc::clone(&self.driver);
-                    let version = version_of(shared.objects.find(&key).as_ref());
+                    let version = version_of(shared.find(&key).as_ref());
                     let task = match self.readiness(&key) {
                         // Boxed: tokio moves the future of a task ten times, and this one has kilobytes.
                         Readiness::Ready => working.spawn(Box::pin(work(driver, key.clone(), version))),
@@ -248,7 +249,7 @@ impl<O: Operator> Driver<O> {
     async fn reconcile(&self, key: &Key, version: Option<SmolStr>) -> Result<Next, ReconcileError> {
         // If this fails, the new object with that name is still reconciled, so that its status shows problems.
         let deleted = self.reconcile_deleted(key).await;
-        let mut found = self.shared.objects.find(key);
+        let mut found = self.shared.find(key);
         let mut _permit = None;
         if let Some(Found::Broken(broken)) = &found
             && broken.cause == BrokenCause::TooLarge
@@ -364,6 +365,11 @@ impl<K: Resource> Observed for Shared<K> {
 }
 
 impl<K: Resource> Shared<K> {
+    /// The object with this key, if it is in the shard.
+    fn find(&self, key: &Key) -> Option<Found<K>> {
+        self.objects.find(key).filter(|found| self.cluster.shard().has(&found.metadata().uid))
+    }
+
     /// A reconcile of an object.
     fn reconcile_of(&self, object: &Arc<K>) -> Reconcile<K> {
         Reconcile::new(&self.reporter, object, self.statuses.stage(object))
@@ -410,7 +416,9 @@ impl<K: Resource> Shared<K> {
             }
             Change::Deleted { last, source } => {
                 let key = last.metadata().key();
-                if let Some(last) = last.readable() {
+                if let Some(last) = last.readable()
+                    && self.cluster.shard().has(&last.metadata().uid)
+                {
                     self.tombstones.add(key.clone(), last, *source);
                 }
                 self.queue.add(&key, Urgency::Intent);

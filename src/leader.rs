@@ -9,6 +9,15 @@
 //!   renewTime: "2026-11-27T10:00:02.000000Z"        # changes every 2 s; no process compares it with its own clock
 //! ```
 //!
+//! With shards, a process holds two Leases while it writes. Its own, with the name of the shard, keeps it apart from the other processes
+//! of the shard. The one without that name, which is that of a process without shards, is held by all processes of so many shards
+//! together, and keeps them apart from those of another number of shards:
+//!
+//! ```text
+//! web-operator.example.com-0-of-3    holderIdentity: web-operator-6d8f-x2x9k_5f0c…
+//! web-operator.example.com           holderIdentity: 3-shards
+//! ```
+//!
 //! The record is that of client-go, so that an operator in Go and one of this library exclude each other. See
 //! <https://kubernetes.io/docs/concepts/architecture/leases/#leader-election>.
 //!
@@ -19,6 +28,9 @@
 //!   frozen is sent when it wakes up, and the clock of a suspended machine may stand still: a Lease does not fence off its former holder.
 //! - A process that lost the Lease becomes a standby again, and does not exit.
 //! - A holder that ends gives the Lease back. A standby watches it, and takes over at once.
+//! - A Lease that several processes hold together ends only by its time, because one of them does not know about the others. Each writes
+//!   until the deadline of its own last renewal, so what holds for one holder holds for all of them. Nobody shortens the duration of
+//!   another one.
 
 #[cfg(all(test, feature = "testing"))]
 mod tests;
@@ -51,6 +63,8 @@ use crate::{
 
 /// A pause is up to so much longer than [`LeaderElection::retry_period`], so that standbys do not all ask at the same time. As client-go's.
 const JITTER: f64 = 1.2;
+/// How often to try to write at once, if other processes that hold the Lease, too, have written it meanwhile.
+const ATTEMPTS_MAX: usize = 5;
 /// How long to try to give the Lease back. The kubelet kills a Pod 30 s after SIGTERM, of which the reconciles and Events take 27.
 const RELEASE_LIMIT: Duration = Duration::from_secs(2);
 
@@ -106,6 +120,15 @@ impl LeaderElection {
     }
 }
 
+/// Who holds a Lease.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Holder {
+    /// One process.
+    Process,
+    /// All processes of so many shards together.
+    Shards(u32),
+}
+
 /// Competes for one Lease.
 pub(crate) struct Elector {
     cluster: Cluster,
@@ -113,6 +136,7 @@ pub(crate) struct Elector {
     _listening: Listening,
     changed: Arc<Notify>,
     key: Key,
+    holder: Holder,
     identity: SmolStr,
     settings: LeaderElection,
     /// Until when this process may write.
@@ -126,18 +150,37 @@ pub(crate) struct Elector {
     status: Gauge,
 }
 
+/// Competes for the Lease of a controller, or for the two of a shard. `process` begins the identity, for people: the name of the Pod.
+pub(crate) fn electors(
+    cluster: &Cluster,
+    settings: &LeaderElection,
+    controller: &str,
+    process: &str,
+) -> (Vec<Elector>, Leadership) {
+    let name = settings.name.clone().unwrap_or_else(|| match controller.split_once('/') {
+        Some((domain, name)) => format!("{name}.{domain}"),
+        None => controller.to_owned(),
+    });
+    let shard = cluster.shard();
+    if shard.is_whole() {
+        let (elector, leadership) = Elector::new(cluster, settings, &name, Holder::Process, process);
+        return (vec![elector], leadership);
+    }
+    let own = format!("{name}-{}-of-{}", shard.index(), shard.count());
+    let (own, of_own) = Elector::new(cluster, settings, &own, Holder::Process, process);
+    let (common, of_common) = Elector::new(cluster, settings, &name, Holder::Shards(shard.count()), process);
+    (vec![own, common], of_own.and(of_common))
+}
+
 impl Elector {
-    /// Watches the Lease of a controller. `process` begins the identity, for people: the name of the Pod.
-    pub(crate) fn new(
+    /// Watches a Lease.
+    fn new(
         cluster: &Cluster,
         settings: &LeaderElection,
-        controller: &str,
+        name: &str,
+        holder: Holder,
         process: &str,
     ) -> (Elector, Leadership) {
-        let name = settings.name.clone().unwrap_or_else(|| match controller.split_once('/') {
-            Some((domain, name)) => format!("{name}.{domain}"),
-            None => controller.to_owned(),
-        });
         let namespace = settings.namespace.clone().unwrap_or_else(|| cluster.namespace().to_owned());
         let scope = Scope { namespace: Some(namespace.clone()), labels: String::new() };
         let leases = cluster.watch_keeping([scope], &Kept::Everything);
@@ -148,15 +191,20 @@ impl Elector {
         let (changed, (deadline, leadership)) = (Arc::new(Notify::new()), Leadership::channel());
         let notify = Arc::clone(&changed);
         let mut random = fastrand::Rng::new();
-        let status = cluster.metrics().leader(&name);
+        let status = cluster.metrics().leader(name);
+        let identity = match holder {
+            Holder::Process => format!("{process}_{:032x}", random.u128(..)),
+            Holder::Shards(count) => format!("{count}-shards"),
+        };
         let elector = Elector {
             status,
             cluster: cluster.clone(),
             _listening: leases.listen(move |_, _| notify.notify_one()),
             leases,
             changed,
-            key: Key::namespaced(&namespace, &name),
-            identity: format!("{process}_{:032x}", random.u128(..)).into(),
+            key: Key::namespaced(&namespace, name),
+            holder,
+            identity: identity.into(),
             settings: settings.clone(),
             deadline,
             lease: None,
@@ -166,7 +214,7 @@ impl Elector {
         (elector, leadership)
     }
 
-    /// Competes for the Lease until `work` ends, and gives it back.
+    /// Competes for the Lease until `work` ends, and gives it back, unless other processes hold it, too.
     pub(crate) async fn during(mut self, work: impl Future<Output = ()>) {
         tokio::select! {
             () = work => {}
@@ -175,7 +223,7 @@ impl Elector {
         self.deadline.send_replace(None);
         self.status.set(0);
         self.look();
-        if self.is_ours() {
+        if self.holder == Holder::Process && self.is_ours() {
             match timeout(RELEASE_LIMIT, self.release()).await {
                 Ok(Ok(())) => info!(lease = %self.key, "gave the Lease back"),
                 Ok(Err(error)) => warn!(lease = %self.key, %error, "cannot give the Lease back; it expires"),
@@ -277,12 +325,15 @@ impl Elector {
         *last = problem;
     }
 
-    /// Waits until the record in the Store is not the one that this process wrote.
+    /// Waits until the Lease in the Store has another holder, or ends earlier than this process has written.
     async fn is_overwritten(&self) {
+        let is_kept = |lease: &Arc<Lease>| {
+            lease.spec.holder_identity == self.identity
+                && lease.spec.lease_duration_seconds.is_some_and(|seconds| seconds >= self.seconds())
+        };
         loop {
             self.changed.notified().await;
-            let lease = self.leases.get(&self.key);
-            if lease.as_ref().map(|lease| &lease.spec) != self.seen.as_ref().map(|(spec, _)| spec) {
+            if !self.leases.get(&self.key).as_ref().is_some_and(is_kept) {
                 return;
             }
         }
@@ -317,32 +368,37 @@ impl Elector {
 
     /// Takes or renews the Lease. `false`: another process holds it.
     async fn hold(&mut self) -> Result<bool, Error> {
-        self.look();
-        // Somebody may have given the Lease to another process by hand.
-        if self.others_until().is_some() {
-            return Ok(false);
-        }
-        let sent = Instant::now();
-        // Half of the deadline, so that there is time for another attempt.
-        let limit = self.settings.renew_deadline / 2;
-        let written = timeout(limit, self.write()).await;
-        self.look();
-        match written {
-            Ok(Ok(())) => {
-                self.deadline.send_replace(Some(sent + self.settings.renew_deadline));
-                Ok(true)
+        let mut attempts = 0;
+        loop {
+            self.look();
+            // Somebody may have given the Lease to another process by hand.
+            if self.others_until().is_some() {
+                return Ok(false);
             }
-            // The present record is in the Store now: it is not ours, or a write of ours was carried out whose answer was lost.
-            Ok(Err(error)) if error.is_conflict() || error.is_already_exists() => match self.others_until() {
-                Some(_) => Ok(false),
-                None => Err(error),
-            },
-            Ok(Err(error)) => Err(error),
-            Err(_) => Err(Error::new(
-                "renew",
-                format!("leases/{}", self.key),
-                format!("no answer within {limit:?}"),
-            )),
+            let sent = Instant::now();
+            // Half of the deadline, so that there is time for another attempt.
+            let limit = self.settings.renew_deadline / 2;
+            attempts += 1;
+            let Ok(written) = timeout(limit, self.write()).await else {
+                let problem = format!("no answer within {limit:?}");
+                return Err(Error::new("renew", format!("leases/{}", self.key), problem));
+            };
+            match written {
+                Ok(()) => {
+                    self.look();
+                    self.deadline.send_replace(Some(sent + self.settings.renew_deadline));
+                    return Ok(true);
+                }
+                // The present record is in the Store now. If it is ours, another process holds the Lease with us, or a write of ours was carried
+                // out whose answer was lost.
+                Err(error) if is_outdated(&error) => {
+                    self.look();
+                    if self.others_until().is_none() && (!self.is_ours() || attempts == ATTEMPTS_MAX) {
+                        return Err(error);
+                    }
+                }
+                Err(error) => return Err(error),
+            }
         }
     }
 
@@ -401,8 +457,16 @@ impl Elector {
         answer.map(drop)
     }
 
+    /// The duration to write.
     fn seconds(&self) -> i32 {
-        self.settings.lease_duration.as_secs().try_into().unwrap_or(i32::MAX)
+        let ours = self.settings.lease_duration.as_secs().try_into().unwrap_or(i32::MAX);
+        match (self.holder, &self.lease) {
+            // Another process may have written, relying on a longer one.
+            (Holder::Shards(_), Some(lease)) if self.is_ours() => {
+                ours.max(lease.spec.lease_duration_seconds.unwrap_or_default())
+            }
+            (Holder::Process | Holder::Shards(_), _) => ours,
+        }
     }
 
     /// A `MicroTime`.
@@ -410,4 +474,9 @@ impl Elector {
         let now: SystemTime = self.cluster.now();
         humantime::format_rfc3339_micros(now).to_string().into()
     }
+}
+
+/// Whether the Lease is not as it was seen.
+fn is_outdated(error: &Error) -> bool {
+    error.is_conflict() || error.is_already_exists()
 }

@@ -121,6 +121,7 @@
 //! | [`controller::Builder`] | Builder | connects the watches of an operator with its queue |
 //! | [`controller::Controller`] | Controller | ties watches, queue and Operator together |
 //! | [`leader::LeaderElection`] | leaderelection.LeaderElectionConfig | of several processes, one writes |
+//! | [`shard::Shard`] | | the objects that one of several processes reconciles |
 //! | [`runtime::Runtime`] | Manager | runs controllers, with probes, metrics, Events and signals |
 //! | [`metrics::Metrics`] | metrics.Registry | what the process counts |
 //! | [`rbac::roles`] | `+kubebuilder:rbac` | the least roles of an operator, from what its controllers watch, keep and write |
@@ -160,6 +161,7 @@
 
 // Objects and their keys.
 pub mod resource;
+pub mod shard;
 pub mod rbac;
 
 // What is counted.

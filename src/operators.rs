@@ -91,6 +91,16 @@ impl BuiltIn {
         }
     }
 
+    /// Whether several processes can share the objects ([`Runtime::shard`]). Several rules may copy to one place, and each must know all
+    /// others to decide whose copy it has.
+    #[must_use]
+    pub fn can_be_divided(self) -> bool {
+        match self {
+            BuiltIn::Copyrator => false,
+            BuiltIn::Database | BuiltIn::Memcached | BuiltIn::Mywebserver => true,
+        }
+    }
+
     /// Adds the controllers of the operator.
     #[must_use]
     pub fn add_to(self, runtime: Runtime, flags: &Flags) -> Runtime {

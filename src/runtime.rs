@@ -50,10 +50,11 @@ use crate::{
     cluster::{Cluster, Events},
     controller::{Builder, Controller, Operator},
     endpoints::Endpoint,
-    leader::{self, Elector},
+    leader::{self, electors},
     plan::{Objects, Plan, Planning},
     rbac::{Permission, Reach, Verb},
     resource::{MANAGED_BY, Resource, Scope, kinds::Namespace},
+    shard::Shard,
     shutdown::{self, ShutdownError, Stop},
     store::Kept,
     watch::Lists,
@@ -119,6 +120,7 @@ pub struct Runtime {
     definitions: Vec<String>,
     /// Set by [`Runtime::plan`].
     planning: Option<Arc<Planning>>,
+    shard: Shard,
     controllers: Vec<(&'static str, Start)>,
 }
 
@@ -164,7 +166,8 @@ impl Setup {
         reporter: Reporter,
         statuses: impl Statuses<K> + 'static,
     ) -> Builder<K> {
-        let objects = self.cluster.watch_keeping::<K>(self.scopes(""), &Kept::Reconciled);
+        let objects =
+            self.cluster.watch_keeping::<K>(self.scopes(""), &Kept::Reconciled(self.cluster.shard()));
         let managed = self.scopes(&format!("{MANAGED_BY}={operator}"));
         Builder::with(&self.cluster, &objects, managed, reporter, statuses)
     }
@@ -187,13 +190,14 @@ impl Runtime {
             leader_election: None,
             definitions: Vec::new(),
             planning: None,
+            shard: Shard::default(),
             controllers: Vec::new(),
         }
     }
 
     /// A runtime with the service account of the Pod, or else with a kubeconfig. The variable `WATCH_NAMESPACE` has the
     /// namespaces, separated by commas; without it, all are watched. With `LEADER_ELECT=true`, leaders are elected
-    /// ([`Runtime::leader_election`]). `METRICS_BIND_ADDRESS=:8080` serves the metrics at this address ([`Runtime::metrics`]), and
+    /// ([`Runtime::leader_election`]). `SHARD=0/3` is the first shard of three ([`Runtime::shard`]). `METRICS_BIND_ADDRESS=:8080` serves the metrics at this address ([`Runtime::metrics`]), and
     /// `HEALTH_PROBE_BIND_ADDRESS=:8081` the probes. Does not connect yet.
     pub fn from_env() -> Result<Runtime, RuntimeError> {
         let client = Config::load(&Options::default(), &Env::from_process()).and_then(Client::new);
@@ -220,13 +224,17 @@ impl Runtime {
             }
         };
         let namespaces = checked(names, "WATCH_NAMESPACE")?;
+        let shard = env::var("SHARD").ok().filter(|shard| !shard.is_empty()).map(|shard| {
+            shard.parse().map_err(|cause| RuntimeError::Config(format!("SHARD: {shard:?} {cause}")))
+        });
+        let shard = shard.transpose()?.unwrap_or_default();
         let listen = |variable: &str| {
             let text = env::var(variable).unwrap_or_else(|_| "0".to_owned());
             address(&text).map_err(|cause| RuntimeError::Config(format!("{variable}: {text:?} {cause}")))
         };
         let metrics = listen("METRICS_BIND_ADDRESS")?.map(|address| (address, MetricsSecurity::Plain));
         let probes = listen("HEALTH_PROBE_BIND_ADDRESS")?;
-        Ok(Runtime { namespaces, leader_election, metrics, probes, ..self })
+        Ok(Runtime { namespaces, leader_election, shard, metrics, probes, ..self })
     }
 
     /// Watches only these namespaces; with none, all. Fails if one of them cannot be the name of a namespace.
@@ -273,6 +281,16 @@ impl Runtime {
         Ok(Runtime { leader_election: Some(settings), ..self })
     }
 
+    /// Reconciles only the objects in this shard; other processes have the other shards. Needs leader election, whose Leases keep two
+    /// processes of one shard apart, and also those of another number of shards: see [`leader`].
+    ///
+    /// The watches of [`Setup::kind`] then have only the objects of the shard. An operator that must know other objects of its kind,
+    /// for example because several of them write to one place, cannot be divided.
+    #[must_use]
+    pub fn shard(self, shard: Shard) -> Runtime {
+        Runtime { shard, ..self }
+    }
+
     /// Adds a controller. `name` is the `reportingController` of its Events, a qualified name such as
     /// `example.com/web-operator`; with leader election, also that of its Lease, so unique. Controllers that watch the same kind in the same scope share the watch.
     #[must_use]
@@ -285,10 +303,10 @@ impl Runtime {
             if runtime.planning.as_ref().is_some_and(|planning| planning.leaves_out::<O::Kind>()) {
                 return Box::pin(ready(()));
             }
-            let elected = runtime.leader_election.as_ref();
-            let elected = elected.map(|settings| Elector::new(&cluster, settings, name, &runtime.instance));
-            let (elector, leadership) = elected
-                .map_or((None, Leadership::always()), |(elector, leadership)| (Some(elector), leadership));
+            let (electors, leadership) = match &runtime.leader_election {
+                Some(settings) => electors(&cluster, settings, name, &runtime.instance),
+                None => (Vec::new(), Leadership::always()),
+            };
             let cluster = cluster.led_by(leadership.clone());
             let client = runtime.client.led_by(leadership.clone());
             let (events, write_events) = Events::new(client, name, runtime.instance.clone());
@@ -313,10 +331,8 @@ impl Runtime {
                 // The remaining Events are dropped.
                 let _ = timeout(LAST_EVENTS_LIMIT, write_events).await;
             };
-            match elector {
-                Some(elector) => Box::pin(elector.during(work)),
-                None => Box::pin(work),
-            }
+            let work: Running = Box::pin(work);
+            electors.into_iter().fold(work, |work, elector| Box::pin(elector.during(work)))
         });
         self.controllers.push((name, start));
         self
@@ -334,7 +350,7 @@ impl Runtime {
     pub fn permissions(mut self) -> Result<Vec<Permission>, RuntimeError> {
         // The watches begin as tasks, which never run.
         let tasks = tokio::runtime::Builder::new_current_thread().build().map_err(ShutdownError::Start)?;
-        let cluster = Cluster::new(self.client.clone(), self.lists);
+        let cluster = Cluster::new(self.client.clone(), self.lists).of_shard(self.shard);
         {
             let _entered = tasks.enter();
             let (_stopping, requested) = Stop::channel();
@@ -393,8 +409,14 @@ impl Runtime {
                 return Err(RuntimeError::Config(cause.to_owned()));
             }
         }
+        if !self.shard.is_whole() && self.leader_election.is_none() {
+            return Err(RuntimeError::Config(format!(
+                "shard {}: needs leader election, so that each object has one writer, also when the number of shards changes",
+                self.shard
+            )));
+        }
         let endpoints = listen(self.probes, self.metrics.take(), self.debug, &self.client).await?;
-        let cluster = Cluster::new(self.client.clone(), self.lists);
+        let cluster = Cluster::new(self.client.clone(), self.lists).of_shard(self.shard);
         let (stopping, requested) = Stop::channel();
         let mut controllers = JoinSet::new();
         for (_, start) in mem::take(&mut self.controllers) {

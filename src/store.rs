@@ -276,7 +276,7 @@ impl<K: Resource> Contents<K> {
     fn as_kept_before(&self, kept: &Kept<K>, object: &Arc<K>) -> Found<K> {
         match self.objects.get(&object.key()).map(|item| &item.found) {
             Some(Found::Broken(broken))
-                if matches!(kept, Kept::Reconciled) && broken.cause == BrokenCause::TooLarge =>
+                if matches!(kept, Kept::Reconciled(_)) && broken.cause == BrokenCause::TooLarge =>
             {
                 let metadata = object.metadata().clone();
                 Found::Broken(Arc::new(Broken { metadata, error: broken.error.clone(), cause: broken.cause }))
@@ -287,9 +287,9 @@ impl<K: Resource> Contents<K> {
 
     /// Keeps the newer of two versions. If they cannot be compared, the one that arrives later wins. In a list after a restored
     /// backup, the listed one wins. The same version again changes nothing, except for whether its content is kept. Nor does an object that
-    /// we deleted change anything.
+    /// we deleted change anything, nor one of another shard.
     fn put(&mut self, kept: &Kept<K>, after: Found<K>, round: u32, is_selected: bool) -> Vec<Change<K>> {
-        if self.removed.contains(&after.metadata().uid) {
+        if self.removed.contains(&after.metadata().uid) || !kept.has(after.metadata()) {
             return Vec::new();
         }
         let key = after.metadata().key();
@@ -314,7 +314,7 @@ impl<K: Resource> Contents<K> {
             // Its content came with the answer to a write, and is too large.
             (Some(_), None) => false,
             // There is room now for its content, or it is small enough.
-            (None, Some(_)) => !matches!(kept, Kept::Within { .. } | Kept::Reconciled),
+            (None, Some(_)) => !matches!(kept, Kept::Within { .. } | Kept::Reconciled(_)),
             (Some(_), Some(_)) | (None, None) => true,
         };
         if is_known && is_same {
@@ -358,7 +358,7 @@ impl<K: Resource> Contents<K> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::resource::kinds::Service;
+    use crate::{resource::kinds::Service, shard::Shard};
 
     fn object(uid: &str, version: &str) -> Service {
         let mut object = Service::default();
@@ -417,7 +417,7 @@ mod tests {
     /// Each answer had its content, which stayed until the watch sent the event.
     #[test]
     fn the_answer_to_a_write_brings_no_content_of_an_object_that_is_too_large() {
-        let store = Store::keeping(Kept::Reconciled);
+        let store = Store::keeping(Kept::Reconciled(Shard::default()));
         let large = |version: &str| {
             let (metadata, cause) = (object("a", version).metadata, BrokenCause::TooLarge);
             Found::Broken(Arc::new(Broken { metadata, error: "too large".to_owned(), cause }))

@@ -16,6 +16,7 @@ use crate::{
     controller, leader,
     operators::{self, BuiltIn},
     runtime::{MetricsSecurity, Runtime, RuntimeError, address, checked, names_in},
+    shard::Shard,
     watch::Lists,
 };
 
@@ -60,6 +61,9 @@ pub(super) struct RunArgs {
     debug_bind_address: BindAddress,
     #[command(flatten)]
     leader_election: LeaderElectionFlags,
+    /// Reconcile only the objects in shard N of M, such as 0/3; other processes have 1/3 and 2/3. Needs --leader-elect
+    #[arg(long, value_name = "N/M", env = "LISTWATCH_SHARD", default_value_t = Shard::default())]
+    shard: Shard,
     #[command(flatten)]
     of_operators: operators::Flags,
     #[command(flatten)]
@@ -196,7 +200,15 @@ pub(super) fn main(run: RunArgs) -> Result<(), Failure> {
     if operators == [BuiltIn::Copyrator] {
         flags.copyrator.runs_alone(&mut namespaces);
     }
-    let runtime = Runtime::new(client).namespaces(namespaces)?;
+    if !run.shard.is_whole()
+        && let Some(operator) = operators.iter().find(|operator| !operator.can_be_divided())
+    {
+        let name = operator.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
+        return Err(Failure::Usage(format!(
+            "--shard: {name} cannot be divided, because its objects share what they write; name the other operators, such as: listwatch run mywebserver"
+        )));
+    }
+    let runtime = Runtime::new(client).namespaces(namespaces)?.shard(run.shard);
     let mut runtime = runtime.lists(lists).workers(run.max_concurrent_reconciles);
     if let BindAddress(Some(address)) = run.health_probe_bind_address {
         runtime = runtime.probes(address);

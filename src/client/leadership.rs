@@ -1,4 +1,4 @@
-//! The right to write: always, or only while this process holds a Lease. `leader.rs` holds the Lease.
+//! The right to write: always, or only while this process holds its Leases. `leader.rs` holds the Leases.
 
 use std::{
     future::{pending, poll_fn},
@@ -11,11 +11,11 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-/// Whether this process may write: always, or until the deadline of its Lease. Clones share the deadline.
+/// Whether this process may write: always, or until the first deadline of its Leases. Clones share the deadlines.
 #[derive(Clone, Debug, Default)]
 pub struct Leadership {
-    /// `None` in the channel: another process leads, or none.
-    deadline: Option<watch::Receiver<Option<Instant>>>,
+    /// One for each Lease. `None` in the channel: another process holds it, or none.
+    deadlines: Vec<watch::Receiver<Option<Instant>>>,
 }
 
 impl Leadership {
@@ -28,26 +28,32 @@ impl Leadership {
     /// Leadership until the deadline that was sent last.
     pub(crate) fn channel() -> (watch::Sender<Option<Instant>>, Leadership) {
         let (sender, receiver) = watch::channel(None);
-        (sender, Leadership { deadline: Some(receiver) })
+        (sender, Leadership { deadlines: vec![receiver] })
     }
 
     /// Whether this process may write now.
     #[must_use]
     pub fn is_held(&self) -> bool {
-        self.deadline
-            .as_ref()
-            .is_none_or(|deadline| deadline.borrow().is_some_and(|end| Instant::now() < end))
+        self.deadlines.iter().all(|deadline| deadline.borrow().is_some_and(|end| Instant::now() < end))
+    }
+
+    /// Held only while both are.
+    pub(crate) fn and(mut self, other: Leadership) -> Leadership {
+        self.deadlines.extend(other.deadlines);
+        self
     }
 
     /// Waits until [`Leadership::is_held`] is no longer as it was.
     pub async fn changes(&self, was_held: bool) {
-        let Some(mut deadline) = self.deadline.clone() else { return pending().await };
+        if self.deadlines.is_empty() {
+            return pending().await;
+        }
+        let mut deadlines = self.deadlines.clone();
         let mut change = pin!(async {
             loop {
-                let end = *deadline.borrow_and_update();
+                let end = deadlines.iter_mut().filter_map(|deadline| *deadline.borrow_and_update()).min();
                 tokio::select! {
-                    // Without a sender, the deadline stays as it is.
-                    () = async { if deadline.changed().await.is_err() { pending().await } } => {}
+                    () = one_changes(&mut deadlines) => {}
                     () = sleep_until(end.unwrap_or_else(Instant::now)), if was_held => {}
                 }
                 if self.is_held() != was_held {
@@ -62,6 +68,23 @@ impl Leadership {
         });
         change.await;
     }
+}
+
+/// Waits for a change of one of the deadlines. Without its sender, a deadline stays as it is.
+async fn one_changes(deadlines: &mut [watch::Receiver<Option<Instant>>]) {
+    let mut changes: Vec<_> =
+        deadlines.iter_mut().map(|deadline| Some(Box::pin(deadline.changed()))).collect();
+    poll_fn(|context| {
+        for change in &mut changes {
+            match change.as_mut().map(|change| change.as_mut().poll(context)) {
+                Some(Poll::Ready(Ok(()))) => return Poll::Ready(()),
+                Some(Poll::Ready(Err(_))) => *change = None,
+                Some(Poll::Pending) | None => {}
+            }
+        }
+        Poll::Pending
+    })
+    .await;
 }
 
 #[cfg(test)]
@@ -92,6 +115,26 @@ mod tests {
         let ends = async { sender.send_replace(None) };
         tokio::join!(leadership.changes(true), ends);
         assert!(Leadership::always().is_held());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn two_are_held_until_the_first_deadline() {
+        let ((one, of_one), (other, of_other)) = (Leadership::channel(), Leadership::channel());
+        let both = of_one.and(of_other);
+        let in_secs = |secs| Some(Instant::now() + Duration::from_secs(secs));
+        one.send_replace(in_secs(20));
+        assert!(timeout(Duration::from_secs(1), both.changes(false)).await.is_err());
+        let begins = async { other.send_replace(in_secs(10)) };
+        tokio::join!(both.changes(false), begins);
+        let began = Instant::now();
+        both.changes(true).await;
+        assert_eq!(began.elapsed().as_secs(), 10);
+        other.send_replace(in_secs(60));
+        both.changes(false).await;
+        drop(other);
+        let ends = async { one.send_replace(None) };
+        tokio::join!(both.changes(true), ends);
+        assert!(!both.is_held());
     }
 
     /// A frozen process wakes up after its deadline, and a socket may wake a task before its timers do.

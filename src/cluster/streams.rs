@@ -77,15 +77,15 @@ impl Cluster {
         self.watch_keeping(scopes, &Kept::Small)
     }
 
-    /// [`Cluster::watch`] for children of objects of kind `O`, which their controller ownerReference names. Of other objects, the
+    /// [`Cluster::watch`] for children of objects of kind `O` in the shard, which their controller ownerReference names. Of other objects, the
     /// Store has no content, whatever their labels are; nor of children above 128 KiB, and of those above 8 KiB if they take more than
     /// 8 MiB in a namespace. Such children are read when they are needed.
     pub fn watch_children<O: Resource, K: Resource + Serialize>(
         &self,
         scopes: impl IntoIterator<Item = Scope>,
     ) -> Watch<K> {
-        let (group, kind, budget) = (O::GROUP, O::KIND, Arc::clone(&self.children));
-        self.watch_keeping(scopes, &Kept::ChildrenOf { group, kind, budget, weigh: weight_of })
+        let (group, kind, shard, budget) = (O::GROUP, O::KIND, self.shard, Arc::clone(&self.children));
+        self.watch_keeping(scopes, &Kept::ChildrenOf { group, kind, shard, budget, weigh: weight_of })
     }
 
     /// [`Cluster::watch`], with a limit of its own for what the Stores keep.

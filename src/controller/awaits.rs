@@ -43,7 +43,7 @@ impl<O: Operator> Controller<O> {
         let shared = &self.driver.shared;
         // Hold the key first: if a watch syncs during the check, that releases the key.
         locked(&shared.held).insert(key.clone());
-        let readiness = self.readiness_of(key, shared.objects.find(key).as_ref());
+        let readiness = self.readiness_of(key, shared.find(key).as_ref());
         if let Readiness::Ready = readiness {
             locked(&shared.held).remove(key);
         }
@@ -92,7 +92,7 @@ pub(super) async fn unwatched<O: Operator>(
     problem: String,
 ) -> Result<Next, ReconcileError> {
     let Driver { shared, operator, .. } = &*driver;
-    if let Some(Found::Readable(object)) = shared.objects.find(&key)
+    if let Some(Found::Readable(object)) = shared.find(&key)
         && operator.serves(&object)
     {
         shared.report_unreconciled(&object, Verdict::no(WATCH_FAILED, problem)).await;

@@ -62,6 +62,10 @@ impl Drop for Competitor {
 }
 
 fn process(server: &TestServer, name: &str, settings: &LeaderElection) -> Competitor {
+    process_of(server, name, settings, "0/1")
+}
+
+fn process_of(server: &TestServer, name: &str, settings: &LeaderElection, shard: &str) -> Competitor {
     let link = Arc::new(Losable {
         server: Arc::clone(&server.server),
         is_lost: AtomicBool::new(false),
@@ -70,10 +74,12 @@ fn process(server: &TestServer, name: &str, settings: &LeaderElection) -> Compet
     let in_process: Arc<dyn InProcess> = Arc::clone(&link) as _;
     let client = Client::new(Config::in_process(in_process, server.server.token()).expect("a config"));
     let cluster = Cluster::new(client.expect("a client"), Lists::Paged);
-    let (elector, leadership) = Elector::new(&cluster, settings, CONTROLLER, name);
+    let cluster = cluster.of_shard(shard.parse().expect("a shard"));
+    let (electors, leadership) = electors(&cluster, settings, CONTROLLER, name);
     let stop = Arc::new(Notify::new());
     let stopped = Arc::clone(&stop);
-    let task = tokio::spawn(elector.during(async move { stopped.notified().await }));
+    let work: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(async move { stopped.notified().await });
+    let task = tokio::spawn(electors.into_iter().fold(work, |work, elector| Box::pin(elector.during(work))));
     Competitor { leadership, link, stop, task }
 }
 
@@ -219,6 +225,64 @@ async fn a_write_of_a_former_leader_is_not_sent() {
     let list = client.send(read).await.expect("reads need no Lease");
     let list = String::from_utf8_lossy(&list.body).into_owned();
     assert!(list.contains("before") && !list.contains("after"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn shards_of_one_number_lead_together_and_those_of_another_number_wait() {
+    let server = TestServer::start(&[]).await;
+    let start = |name: &str, shard: &str| process_of(&server, name, &LeaderElection::default(), shard);
+    let (a, b) = (start("a", "0/2"), start("b", "1/2"));
+    a.leadership.changes(false).await;
+    b.leadership.changes(false).await;
+    let others = [start("standby", "0/2"), start("c", "0/3"), start("d", "2/3"), start("whole", "0/1")];
+    let leading = || others.each_ref().map(|other| other.leadership.is_held());
+    sleep(Duration::from_secs(100)).await;
+    assert!(a.leadership.is_held() && b.leadership.is_held() && leading() == [false; 4], "{:?}", leading());
+    assert_eq!(spec(&server).await["holderIdentity"], "2-shards");
+    // Its own Lease is given back, and the common one is still held.
+    a.stop.notify_one();
+    others[0].leadership.changes(false).await;
+    sleep(Duration::from_secs(100)).await;
+    assert!(b.leadership.is_held() && leading() == [true, false, false, false], "{:?}", leading());
+    others[0].stop.notify_one();
+    drop(b);
+    let ended = Instant::now();
+    tokio::select! {
+        () = others[1].leadership.changes(false) => others[2].leadership.changes(false).await,
+        () = others[3].leadership.changes(false) => {}
+    }
+    assert!((13..16).contains(&ended.elapsed().as_secs()), "{:?}", ended.elapsed());
+    sleep(Duration::from_secs(100)).await;
+    assert!(matches!(leading(), [false, true, true, false] | [false, false, false, true]), "{:?}", leading());
+}
+
+/// The last renewal of the common Lease had the shorter duration.
+#[tokio::test(start_paused = true)]
+async fn a_shard_with_shorter_times_does_not_end_the_time_of_another_one() {
+    let server = TestServer::start(&[]).await;
+    let secs = Duration::from_secs;
+    let longer =
+        LeaderElection { lease_duration: secs(60), renew_deadline: secs(40), ..LeaderElection::default() };
+    let a = process_of(&server, "a", &longer, "0/2");
+    let b = process_of(&server, "b", &LeaderElection::default(), "1/2");
+    a.leadership.changes(false).await;
+    b.leadership.changes(false).await;
+    let c = process_of(&server, "c", &LeaderElection::default(), "0/3");
+    sleep(secs(100)).await;
+    assert_eq!(spec(&server).await["leaseDurationSeconds"], 60);
+    a.link.is_lost.store(true, Ordering::Relaxed);
+    drop(b);
+    let lost = Instant::now();
+    let ended = async {
+        a.leadership.changes(true).await;
+        lost.elapsed().as_secs()
+    };
+    let begun = async {
+        c.leadership.changes(false).await;
+        lost.elapsed().as_secs()
+    };
+    let (ended, begun) = tokio::join!(ended, begun);
+    assert!((35..=40).contains(&ended) && (55..=61).contains(&begun), "{ended} {begun}");
 }
 
 #[test]

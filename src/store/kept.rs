@@ -4,8 +4,8 @@
 //! ```text
 //!   Everything    all objects as they are: for a program that shows them
 //!   Small         an object with more than 4 KiB of labels, ownerReferences and finalizers, or 64 KiB of annotations: without content
-//!   Reconciled    the same, and an object whose other fields, without its status, take more than 256 KiB: without content
-//!   ChildrenOf    the same, and an object of another kind of owner, or a large one for which a Budget has no bytes left: without content
+//!   Reconciled    nothing of other shards; else the same, and an object whose other fields, without its status, take more than 256 KiB: without content
+//!   ChildrenOf    the same, and an object of another kind of owner or another shard, or a large one for which a Budget has no bytes left: without content
 //!   Within        as Small, and an object for which a Budget has no bytes left, or that nobody needs: without content
 //! ```
 //!
@@ -27,6 +27,7 @@ use crate::{
         Annotations, Labels, ObjectMeta, OwnerReference, Resource,
         list::{Broken, BrokenCause, Found},
     },
+    shard::Shard,
 };
 
 /// Most bytes of labels, ownerReferences and finalizers of one object. Those of a Deployment have some 500.
@@ -59,16 +60,18 @@ pub enum Kept<K> {
     Everything,
     /// Objects with more than 4 KiB of labels, ownerReferences and finalizers, or 64 KiB of annotations, without content.
     Small,
-    /// The same, and without the content of objects whose other fields, without the status, take more than 256 KiB: for the objects that an
+    /// Only the objects of a shard; and without the content of objects whose other fields, without the status, take more than 256 KiB: for the objects that an
     /// operator reconciles.
-    Reconciled,
-    /// As `Small`, and of other objects than children of this kind of owner no content, nor of large children for which the budget has no bytes
+    Reconciled(Shard),
+    /// As `Small`, and of other objects than children of this kind of owner in this shard no content, nor of large children for which the budget has no bytes
     /// left.
     ChildrenOf {
         /// The API group of the controller that an object names.
         group: &'static str,
         /// Its kind.
         kind: &'static str,
+        /// Its shard.
+        shard: Shard,
         /// Shared by the Stores of all kinds of children.
         budget: Arc<Budget>,
         /// The bytes that an object takes.
@@ -88,9 +91,10 @@ impl<K> Clone for Kept<K> {
         match self {
             Kept::Everything => Kept::Everything,
             Kept::Small => Kept::Small,
-            Kept::Reconciled => Kept::Reconciled,
-            Kept::ChildrenOf { group, kind, budget, weigh } => {
-                Kept::ChildrenOf { group, kind, budget: Arc::clone(budget), weigh: *weigh }
+            Kept::Reconciled(shard) => Kept::Reconciled(*shard),
+            Kept::ChildrenOf { group, kind, shard, budget, weigh } => {
+                let budget = Arc::clone(budget);
+                Kept::ChildrenOf { group, kind, shard: *shard, budget, weigh: *weigh }
             }
             Kept::Within { budget, weigh } => Kept::Within { budget: Arc::clone(budget), weigh: *weigh },
         }
@@ -103,21 +107,29 @@ impl<K: Resource> Kept<K> {
         match self {
             Kept::Everything => "everything".to_owned(),
             Kept::Small => String::new(),
-            Kept::Reconciled => "reconciled".to_owned(),
-            Kept::ChildrenOf { group, kind, .. } => format!("{group}/{kind}"),
+            Kept::Reconciled(shard) => format!("reconciled {shard}"),
+            Kept::ChildrenOf { group, kind, shard, .. } => format!("{group}/{kind} {shard}"),
             Kept::Within { budget, .. } => format!("within {:p}", Arc::as_ptr(budget)),
+        }
+    }
+
+    /// Whether the Store has an object at all.
+    pub(super) fn has(&self, metadata: &ObjectMeta) -> bool {
+        match self {
+            Kept::Reconciled(shard) => shard.has(&metadata.uid),
+            Kept::Everything | Kept::Small | Kept::ChildrenOf { .. } | Kept::Within { .. } => true,
         }
     }
 
     /// Whether [`Kept::refuses`] must see each object of this page.
     pub(crate) fn sees_each_object(&self, page: &[u8]) -> bool {
-        matches!(self, Kept::Reconciled) || weight(page) > PAGE_WEIGHT_MAX
+        matches!(self, Kept::Reconciled(_)) || weight(page) > PAGE_WEIGHT_MAX
     }
 
     /// Why an object of this JSON, or of this line of a watch, is not decoded, if so.
     pub(crate) fn refuses(&self, json: &[u8]) -> Option<String> {
         match self {
-            Kept::Reconciled if weight_of_fields(json) > FIELDS_WEIGHT_MAX => Some(format!(
+            Kept::Reconciled(_) if weight_of_fields(json) > FIELDS_WEIGHT_MAX => Some(format!(
                 "the object is too large: its fields take more than {} KiB",
                 FIELDS_WEIGHT_MAX / 1024
             )),
@@ -126,7 +138,7 @@ impl<K: Resource> Kept<K> {
             }
             Kept::Everything
             | Kept::Small
-            | Kept::Reconciled
+            | Kept::Reconciled(_)
             | Kept::ChildrenOf { .. }
             | Kept::Within { .. } => None,
         }
@@ -153,6 +165,12 @@ impl<K: Resource> Kept<K> {
             {
                 without(&found, format!("its controller is not a {kind}"), BrokenCause::Unwanted)
             }
+            // Its metadata show to whom the name belongs.
+            (Kept::ChildrenOf { shard, .. }, _)
+                if !found.metadata().controller().is_some_and(|owner| shard.has(&owner.uid)) =>
+            {
+                without(&found, "its controller is in another shard".to_owned(), BrokenCause::Unwanted)
+            }
             (Kept::ChildrenOf { budget, weigh, .. }, Found::Readable(object)) => {
                 let bytes = weigh(object).saturating_sub(CHILD_WEIGHT_FREE);
                 budget.limit(found, bytes, had)
@@ -164,7 +182,7 @@ impl<K: Resource> Kept<K> {
             (
                 Kept::Everything
                 | Kept::Small
-                | Kept::Reconciled
+                | Kept::Reconciled(_)
                 | Kept::ChildrenOf { .. }
                 | Kept::Within { .. },
                 _,
@@ -384,6 +402,11 @@ mod tests {
         json!({"apiVersion": api_version, "kind": kind, "name": "db", "uid": "u1", "controller": true})
     }
 
+    fn children_of_databases(shard: Shard) -> Kept<ConfigMap> {
+        let (group, kind, budget) = ("app.example.com", "Database", Budget::of_children());
+        Kept::ChildrenOf { group, kind, shard, budget, weigh: weight_of }
+    }
+
     /// Why the content is not kept.
     fn problem<K: Resource>(limited: &(Found<K>, Option<Share>)) -> Option<&str> {
         match &limited.0 {
@@ -394,8 +417,7 @@ mod tests {
 
     #[test]
     fn only_children_of_the_kind_of_owner_keep_their_content() {
-        let budget = Budget::of_children();
-        let kept = Kept::ChildrenOf { group: "app.example.com", kind: "Database", budget, weigh: weight_of };
+        let kept = children_of_databases(Shard::default());
         for (owners, is_kept) in [
             (json!([owner("app.example.com/v1", "Database")]), true),
             (json!([owner("app.example.com/v2", "Database")]), true),
@@ -420,8 +442,9 @@ mod tests {
                 r#"{{"metadata":{{"annotations":{{"a":"{status}"}}}},"spec":{spec},"status":"{status}"}}"#
             );
             let line = format!(r#"{{"type":"ADDED","object":{object}}}"#);
-            let [object, line] =
-                [object, line].map(|json| Kept::<ConfigMap>::Reconciled.refuses(json.as_bytes()).is_some());
+            let [object, line] = [object, line].map(|json| {
+                Kept::<ConfigMap>::Reconciled(Shard::default()).refuses(json.as_bytes()).is_some()
+            });
             assert_eq!(object, line, "{spec}");
             object
         };
@@ -471,8 +494,7 @@ mod tests {
     /// Anybody may create any number of children of an owner that exists.
     #[test]
     fn large_children_of_one_namespace_take_some_megabytes_and_small_ones_are_all_kept() {
-        let budget = Budget::of_children();
-        let kept = Kept::ChildrenOf { group: "app.example.com", kind: "Database", budget, weigh: weight_of };
+        let kept = children_of_databases(Shard::default());
         let child = |bytes: usize| {
             let owners = json!([owner("app.example.com/v1", "Database")]);
             kept.limit(found(json!({"ownerReferences": owners}), &"x".repeat(bytes)), None)

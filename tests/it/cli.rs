@@ -56,6 +56,11 @@ fn an_invalid_flag_exits_with_2_and_one_line_with_the_remedy() {
             "is neither true nor false, nor yes, no, on, off, 1 or 0",
         ),
         ("run -A -n web", "--all-namespaces", "cannot be used with"),
+        ("run --shard 3/3", "--shard", "is not N/M, the shard N of M shards"),
+        ("run --shard 0/0", "--shard", "such as 0/3, 1/3 and 2/3"),
+        ("run --shard a/b", "--shard", "is not N/M"),
+        ("run --shard=-1/2", "--shard", "is not N/M"),
+        ("run --shard 0/65", "--shard", "there are at most 64"),
         ("completion tcsh", "tcsh", "bash, elvish, fish, powershell, zsh"),
         ("apiserver --port abc", "--port", "is not a number from 0 to 65535"),
         ("apiserver --port 70000", "--port", "is not a number from 0 to 65535"),
@@ -490,6 +495,25 @@ fn a_terminal_or_a_pipe_is_no_file_to_write_to() {
         assert_eq!(status.code(), Some(2), "{args}: {stderr}");
         let refusal = "is not a regular file; choose another file";
         assert!(stderr.contains(&format!("listwatch: {flag} /dev/")) && stderr.contains(refusal), "{stderr}");
+    }
+}
+
+#[test]
+fn a_shard_needs_leader_election_and_an_operator_that_can_be_divided() {
+    let dir = tempfile::tempdir().unwrap();
+    let kubeconfig = json!({
+        "clusters": [{"name": "a", "cluster": {"server": "http://127.0.0.1:1"}}],
+        "contexts": [{"name": "a", "context": {"cluster": "a"}}], "current-context": "a",
+    });
+    fs::write(dir.path().join("kubeconfig"), kubeconfig.to_string()).unwrap();
+    for (args, cause) in [
+        ("mywebserver --shard 1/2", "shard 1/2: needs leader election"),
+        ("--shard 1/2 --leader-elect", "--shard: copyrator cannot be divided"),
+    ] {
+        let mut command = listwatch();
+        command.args(["run", "--kubeconfig", "kubeconfig"]).args(args.split(' ')).current_dir(&dir);
+        let stderr = refused(command);
+        assert!(stderr.contains(cause) && stderr.lines().count() == 1, "{args}: {stderr}");
     }
 }
 

@@ -9,6 +9,7 @@ use std::{
     rc::Rc,
 };
 
+use listwatch_apiserver::RequestRecord;
 use listwatch_control_plane::{eventually, saw, unique};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -26,7 +27,7 @@ const LEASE: &str = "leases/mywebserver-operator.k8sobjects.gsa.com";
 /// Short, so that a killed leader is soon followed, and long enough to renew on a busy machine most of the time. If it is not, the
 /// leader changes once more: no test fails for it.
 const TIMES: [&str; 6] = times(["6s", "4s", "500ms"]);
-const LONGER: [&str; 6] = times(["9s", "5s", "1s"]);
+pub const LONGER: [&str; 6] = times(["9s", "5s", "1s"]);
 
 const fn times([duration, deadline, period]: [&'static str; 3]) -> [&'static str; 6] {
     [
@@ -40,11 +41,20 @@ const fn times([duration, deadline, period]: [&'static str; 3]) -> [&'static str
 }
 
 /// The operators of a test, each with an account of its own, so that the server's log tells them apart.
-struct Instances<'a> {
-    fixture: &'a Fixture,
+pub struct Instances<'a> {
+    pub fixture: &'a Fixture,
     all: RefCell<HashMap<&'static str, Instance>>,
     /// How much of the log of a real server has been read, and the requests in it.
     log: RefCell<(u64, Vec<Value>)>,
+}
+
+/// A write in the log of the server.
+#[derive(Clone, Debug)]
+pub struct Write {
+    /// The name of the operator.
+    pub by: &'static str,
+    /// It ends with the resource, the name and the subresource.
+    pub path: String,
 }
 
 struct Instance {
@@ -54,11 +64,11 @@ struct Instance {
 }
 
 impl<'a> Instances<'a> {
-    fn new(fixture: &'a Fixture) -> Instances<'a> {
+    pub fn new(fixture: &'a Fixture) -> Instances<'a> {
         Instances { fixture, all: RefCell::default(), log: RefCell::default() }
     }
 
-    async fn start(&self, name: &'static str, args: &[&str]) -> Rc<Operator> {
+    pub async fn start(&self, name: &'static str, args: &[&str]) -> Rc<Operator> {
         self.start_at(&self.fixture.url(), name, args).await
     }
 
@@ -85,6 +95,11 @@ impl<'a> Instances<'a> {
         let instance = Instance { operator: Rc::clone(&operator), user, _dir: dir };
         self.all.borrow_mut().insert(name, instance);
         operator
+    }
+
+    /// One of those that were started.
+    pub fn operator(&self, name: &str) -> Rc<Operator> {
+        Rc::clone(&self.all.borrow()[name].operator)
     }
 
     fn user(&self, name: &str) -> String {
@@ -159,7 +174,7 @@ impl<'a> Instances<'a> {
     }
 
     /// Waits until an object has the children that it wants.
-    async fn until_reconciled(&self, web: &str) {
+    pub async fn until_reconciled(&self, web: &str) {
         self.fixture
             .until(&format!("mywebservers/{web}"), |web| {
                 web["status"]["observedGeneration"] == web["metadata"]["generation"]
@@ -169,18 +184,25 @@ impl<'a> Instances<'a> {
 
     /// The writes in the server's log, in order: the account, and whether it was a write of the Lease.
     fn writes(&self) -> Vec<(String, bool)> {
+        let of = |write: Write| (write.by.to_owned(), write.path.contains("/leases"));
+        self.logged().into_iter().map(of).collect()
+    }
+
+    /// The writes in the server's log, in order.
+    pub fn logged(&self) -> Vec<Write> {
         let all = self.all.borrow();
-        let of_user: HashMap<&str, &str> =
+        let of_user: HashMap<&str, &'static str> =
             all.iter().map(|(name, instance)| (&*instance.user, *name)).collect();
-        let write = |user: &str, path: &str| {
-            let name = of_user.get(user)?;
-            Some(((*name).to_owned(), path.contains("/leases")))
-        };
         match &self.fixture.server {
             Server::Embedded(server) => {
                 let requests = server.requests().into_iter();
                 let done = requests.filter(|request| request.method != "GET" && request.status < 300);
-                done.filter_map(|request| write(&request.user, &request.path)).collect()
+                let of = |request: RequestRecord| {
+                    // The name of a created object is in the body.
+                    let path = format!("{}/{}", request.path, request.name).trim_end_matches('/').to_owned();
+                    Some(Write { by: of_user.get(&*request.user)?, path })
+                };
+                done.filter_map(of).collect()
             }
             Server::Shared(_) | Server::Own(_) => {
                 let mut log = self.log.borrow_mut();
@@ -195,14 +217,19 @@ impl<'a> Instances<'a> {
                     })
                     .filter(|event| event["responseStatus"]["code"].as_u64().is_some_and(|code| code < 300))
                     .filter_map(|event| {
-                        let of = |field: &str| event[field].as_str().unwrap_or_default();
-                        let (name, is_lease) = write(event["user"]["username"].as_str()?, of("requestURI"))?;
+                        let by = of_user.get(event["user"]["username"].as_str()?)?;
+                        let of = |field: &str| event["objectRef"][field].as_str().unwrap_or_default();
+                        let path = format!("/{}/{}/{}", of("resource"), of("name"), of("subresource"));
+                        let is_lease = of("resource") == "leases";
                         let time = if is_lease { "stageTimestamp" } else { "requestReceivedTimestamp" };
-                        Some((of(time).to_owned(), name, is_lease))
+                        Some((
+                            event[time].to_string(),
+                            Write { by, path: path.trim_end_matches('/').to_owned() },
+                        ))
                     })
                     .collect();
-                writes.sort();
-                writes.into_iter().map(|(_, name, is_lease)| (name, is_lease)).collect()
+                writes.sort_by(|(one, _), (other, _)| one.cmp(other));
+                writes.into_iter().map(|(_, write)| write).collect()
             }
         }
     }
@@ -271,7 +298,7 @@ async fn killed_and_frozen_leaders_are_followed_and_write_no_more() {
             let lease = fixture.get(LEASE).await;
             let holder = lease["spec"]["holderIdentity"].as_str().unwrap();
             let leader = *names.iter().find(|name| holder.starts_with(**name)).unwrap();
-            let operator = Rc::clone(&instances.all.borrow()[leader].operator);
+            let operator = instances.operator(leader);
             // Something to do when it is frozen, and when it wakes up.
             for web in 0..20 {
                 fixture

@@ -32,6 +32,7 @@ mod pause;
 mod pods;
 mod refused;
 mod restart;
+mod shards;
 mod update;
 mod upgrade;
 

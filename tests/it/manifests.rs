@@ -314,6 +314,35 @@ fn the_namespaced_overlays_have_a_role_for_one_namespace() {
     }
 }
 
+/// Needs `KUBEBUILDER_ASSETS`.
+#[test]
+fn the_overlay_of_shards_has_a_deployment_for_each_shard_and_everything_else_once() {
+    let Some(kubectl) = kubectl() else { return };
+    let (of_shard, mut others): (Vec<_>, Vec<_>) = render(&kubectl, &["kustomize", "mywebserver/shards"])
+        .into_iter()
+        .partition(|object| matches!(object["kind"].as_str(), Some("Deployment" | "PodDisruptionBudget")));
+    // All Deployments come before all PodDisruptionBudgets.
+    let (deployments, budgets) = of_shard.split_at(3);
+    for (shard, (deployment, budget)) in deployments.iter().zip(budgets).enumerate() {
+        let args = json!(["run", "mywebserver", format!("--shard={shard}/3")]);
+        assert_eq!(deployment["spec"]["template"]["spec"]["containers"][0]["args"], args);
+        let label = json!(shard.to_string());
+        for object in [deployment, budget] {
+            assert_eq!(object["metadata"]["name"], format!("mywebserver-operator-{shard}"));
+            assert_eq!(object["spec"]["selector"]["matchLabels"]["k8sobjects.gsa.com/shard"], label);
+        }
+    }
+    assert_eq!(of_shard.len(), 6);
+    for object in &mut others {
+        if let Some(Value::Object(labels)) = object.pointer_mut("/metadata/labels") {
+            labels.remove("k8sobjects.gsa.com/shard");
+        }
+    }
+    let mut plain = render(&kubectl, &["kustomize", "mywebserver"]);
+    plain.retain(|object| !matches!(object["kind"].as_str(), Some("Deployment" | "PodDisruptionBudget")));
+    assert_eq!(others, plain);
+}
+
 /// Its ports are those that the Pods have. Needs `KUBEBUILDER_ASSETS`.
 #[test]
 fn the_network_policy_overlays_add_a_policy_for_the_pods_of_the_operator() {

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use listwatch::{cluster::Cluster, operators::database::Database, resource::kinds::StatefulSet, store::Kept};
+use listwatch::{
+    cluster::Cluster, operators::database::Database, resource::kinds::StatefulSet, shard::Shard, store::Kept,
+};
 use serde_json::{Value, json};
 
 use crate::{
@@ -265,7 +267,12 @@ pub async fn problems(databases: &[Value], network: &Network, cluster: &Cluster)
     }
     let sets: Vec<Value> =
         children.into_iter().filter(|(collection, _)| *collection == SETS).map(|(_, set)| set).collect();
-    problems.extend(store_differences::<Database>(cluster, "", &Kept::Reconciled, databases));
+    problems.extend(store_differences::<Database>(
+        cluster,
+        "",
+        &Kept::Reconciled(Shard::default()),
+        databases,
+    ));
     problems.extend(children_store_differences::<Database, StatefulSet>(cluster, OURS, &sets));
     problems
 }

@@ -16,6 +16,7 @@ use listwatch::{
         Key, Resource, Scope,
         kinds::{ConfigMap, Deployment, Service},
     },
+    shard::Shard,
     store::Kept,
 };
 use serde::Serialize;
@@ -78,7 +79,12 @@ pub async fn problems(operator: Operator, network: &Network, cluster: &Cluster, 
         let (config_maps, namespaces) =
             (list(network, CONFIG_MAPS).await, list(network, "/api/v1/namespaces").await);
         problems.extend(copies::problems(&objects, &config_maps, &namespaces, network.may_have_orphans()));
-        problems.extend(store_differences::<CopyratorRule>(cluster, "", &Kept::Reconciled, &objects));
+        problems.extend(store_differences::<CopyratorRule>(
+            cluster,
+            "",
+            &Kept::Reconciled(Shard::default()),
+            &objects,
+        ));
         problems.extend(store_differences::<Copied<ConfigMap>>(
             cluster,
             ALL_COPIES,
@@ -104,12 +110,22 @@ pub async fn problems(operator: Operator, network: &Network, cluster: &Cluster, 
     }
     if operator == Operator::Mywebserver {
         let ours = "app.kubernetes.io/managed-by=mywebserver-operator";
-        problems.extend(store_differences::<MyWebserver>(cluster, "", &Kept::Reconciled, &objects));
+        problems.extend(store_differences::<MyWebserver>(
+            cluster,
+            "",
+            &Kept::Reconciled(Shard::default()),
+            &objects,
+        ));
         problems.extend(children_store_differences::<MyWebserver, Deployment>(cluster, ours, &deployments));
         problems.extend(children_store_differences::<MyWebserver, Service>(cluster, ours, &services));
     } else {
         let ours = "app.kubernetes.io/managed-by=memcached-operator";
-        problems.extend(store_differences::<Memcached>(cluster, "", &Kept::Reconciled, &objects));
+        problems.extend(store_differences::<Memcached>(
+            cluster,
+            "",
+            &Kept::Reconciled(Shard::default()),
+            &objects,
+        ));
         problems.extend(children_store_differences::<Memcached, Deployment>(cluster, ours, &deployments));
         problems.extend(children_store_differences::<Memcached, Service>(cluster, ours, &services));
     }

@@ -1,12 +1,13 @@
-//! Simulates two operators with one Lease: each is killed, asked to stop, or cut off, at random. Only the holder of the Lease writes,
-//! and only before its deadline; and in the end every object is as desired.
+//! Simulates two operators: each is killed, asked to stop, or cut off, at random, and they are started with or without shards. Only the
+//! holder of the Leases writes, and only before its deadline; and in the end every object is as desired.
 
 use std::{
+    collections::HashMap,
     io,
     pin::Pin,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU32, AtomicUsize, Ordering},
     },
     time::{Duration, SystemTime},
 };
@@ -20,6 +21,7 @@ use listwatch::{
     leader::LeaderElection,
     operators::mywebserver,
     runtime::Runtime,
+    shard::Shard,
 };
 use listwatch_apiserver::{Fault, Options};
 use serde_json::{Value, json};
@@ -53,9 +55,11 @@ const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
 /// What the server has seen of all processes.
 #[derive(Default)]
 struct Seen {
-    /// The process that wrote the Lease last, and when it sent that write.
-    holder: Option<(usize, Instant)>,
-    /// How often another process has taken the Lease.
+    /// By name, the process that wrote a Lease last, and how many shards it has; `None`: it was given back.
+    holders: HashMap<String, Option<(usize, u32)>>,
+    /// When a process sent its last write of a Lease.
+    renewed: HashMap<(String, usize), Instant>,
+    /// How often another process has taken a Lease, or all of another number of shards the common one.
     changes: usize,
     writes: usize,
     problems: Vec<String>,
@@ -66,10 +70,22 @@ struct Link {
     network: Arc<Network>,
     seen: Arc<Mutex<Seen>>,
     process: usize,
+    shard: Shard,
     is_open: watch::Receiver<bool>,
 }
 
+/// The Lease without shards.
+const COMMON: &str = "simulated.example.com";
+
 impl Link {
+    /// The Lease of the shard.
+    fn own(&self) -> String {
+        match self.shard.is_whole() {
+            true => COMMON.to_owned(),
+            false => format!("{COMMON}-{}-of-{}", self.shard.index(), self.shard.count()),
+        }
+    }
+
     /// Waits until the connection is open. A process that is dropped meanwhile has sent nothing.
     async fn carry(&self) {
         sleep(Duration::from_micros(fastrand::u64(200..8_000))).await;
@@ -79,12 +95,18 @@ impl Link {
     fn check(&self, sent: Instant, what: &str) {
         let seen = &mut *self.seen.lock().unwrap();
         seen.writes += 1;
-        let problem = match seen.holder {
-            Some((holder, renewed)) if holder == self.process => {
-                let is_late = sent - renewed >= LeaderElection::default().renew_deadline;
-                is_late.then_some("after its deadline")
-            }
-            Some(_) | None => Some("without the Lease"),
+        let is_late = |lease: &str| {
+            let renewed = seen.renewed.get(&(lease.to_owned(), self.process));
+            renewed.is_none_or(|renewed| sent - *renewed >= LeaderElection::default().renew_deadline)
+        };
+        let holder = |lease: &str| seen.holders.get(lease).copied().flatten();
+        let own = self.own();
+        let problem = if holder(&own).is_none_or(|(process, _)| process != self.process) {
+            Some("without the Lease of its shard")
+        } else if holder(COMMON).is_none_or(|(_, count)| count != self.shard.count()) {
+            Some("beside another number of shards")
+        } else {
+            (is_late(&own) || is_late(COMMON)).then_some("after its deadline")
         };
         seen.problems
             .extend(problem.map(|problem| format!("process {} wrote {problem}: {what}", self.process)));
@@ -105,14 +127,25 @@ impl InProcess for Link {
             if is_write && !is_lease {
                 self.check(sent, &what);
             }
-            let is_given_back = String::from_utf8_lossy(request.body()).contains("\"holderIdentity\":\"\"");
+            let body = String::from_utf8_lossy(request.body()).into_owned();
             let answer = self.network.server.answer(request.map(Full::new)).await;
             let answer = answer.map_err(|_| io::Error::from(io::ErrorKind::ConnectionReset))?;
             if is_write && is_lease && answer.status().is_success() {
-                let mut seen = self.seen.lock().unwrap();
-                let is_other = seen.holder.is_none_or(|(holder, _)| holder != self.process);
-                seen.changes += usize::from(is_other && !is_given_back);
-                seen.holder = (!is_given_back).then_some((self.process, sent));
+                let seen = &mut *self.seen.lock().unwrap();
+                let body: Value = serde_json::from_str(&body).unwrap();
+                let name = match body["metadata"]["name"].as_str() {
+                    Some(created) => created,
+                    None => what.split(['/', '?']).find(|part| part.starts_with(COMMON)).unwrap(),
+                };
+                let is_given_back = body["spec"]["holderIdentity"] == "";
+                let holder = (!is_given_back).then_some((self.process, self.shard.count()));
+                let before = seen.holders.insert(name.to_owned(), holder).flatten();
+                let is_same = |before: (usize, u32)| match name == COMMON {
+                    true => before.1 == self.shard.count() && (before.1 > 1 || before.0 == self.process),
+                    false => before.0 == self.process,
+                };
+                seen.changes += usize::from(!is_given_back && !before.is_some_and(is_same));
+                seen.renewed.insert((name.to_owned(), self.process), sent);
             }
             self.carry().await;
             let (parts, mut body) = answer.into_parts();
@@ -150,19 +183,25 @@ impl Instance {
         network: &Arc<Network>,
         seen: &Arc<Mutex<Seen>>,
         processes: &Arc<AtomicUsize>,
+        index: u32,
+        shards: &Arc<AtomicU32>,
         tasks: &mut JoinSet<()>,
     ) -> Instance {
         let (is_open, opened) = watch::channel(true);
         let instance = Instance { is_open, killed: Arc::default(), stopped: Arc::default() };
         let (killed, stopped) = (Arc::clone(&instance.killed), Arc::clone(&instance.stopped));
         let (network, seen, processes) = (Arc::clone(network), Arc::clone(seen), Arc::clone(processes));
+        let shards = Arc::clone(shards);
         tasks.spawn(async move {
             loop {
                 let process = processes.fetch_add(1, Ordering::Relaxed);
                 let (network, seen, is_open) = (Arc::clone(&network), Arc::clone(&seen), opened.clone());
-                let link = Arc::new(Link { network, seen, process, is_open });
+                let count = shards.load(Ordering::Relaxed);
+                let shard: Shard = format!("{}/{count}", index % count).parse().unwrap();
+                let link = Arc::new(Link { network, seen, process, shard, is_open });
                 let client = Client::new(Config::in_process(link, TOKEN).unwrap()).unwrap();
-                let runtime = Runtime::new(client).leader_election(LeaderElection::default()).unwrap();
+                let runtime =
+                    Runtime::new(client).leader_election(LeaderElection::default()).unwrap().shard(shard);
                 let runtime =
                     runtime.controller("example.com/simulated", |setup| mywebserver::controller(&setup));
                 tokio::select! {
@@ -245,17 +284,23 @@ async fn run(mut random: Rng) -> (usize, usize, Vec<String>) {
     let network = Network::new(scenario::server(&options), random.fork());
     scenario::install(&network, &Operator::Mywebserver.definition()).await;
     let (seen, processes, mut tasks) = (Arc::default(), Arc::default(), JoinSet::new());
-    let instances = [(); 2].map(|()| Instance::start(&network, &seen, &processes, &mut tasks));
+    let shards = Arc::new(AtomicU32::new(random.u32(1..3)));
+    let mut start = |index| Instance::start(&network, &seen, &processes, index, &shards, &mut tasks);
+    let instances = [start(0), start(1)];
     for _ in 0..random.u32(STEPS) {
         sleep(Duration::from_millis(random.u64(..PAUSE_MS))).await;
-        match random.u8(..3) {
-            0 => trouble(&network, random.choice(&instances).unwrap(), &mut random),
+        match random.u8(..30) {
+            // For those that are started from now on.
+            0 => shards.store(random.u32(1..3), Ordering::Relaxed),
+            1..11 => trouble(&network, random.choice(&instances).unwrap(), &mut random),
             _ => act(&network, &mut random).await,
         }
     }
     network.server.end_faults();
     for instance in &instances {
         instance.is_open.send_replace(true);
+        // Both have the same number of shards then.
+        instance.killed.notify_one();
     }
     sleep(SETTLED_WITHIN).await;
     let mut problems = not_as_desired(&network).await;
