@@ -27,7 +27,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     future::poll_fn,
     mem,
-    pin::pin,
+    pin::{Pin, pin},
     sync::{Arc, Mutex, Once},
     task::Poll,
     time::Duration,
@@ -227,6 +227,9 @@ impl<O: Operator> Controller<O> {
     }
 }
 
+/// A reconcile of any operator.
+type Reconciling<'a> = Pin<Box<dyn Future<Output = Result<Next, ReconcileError>> + Send + 'a>>;
+
 /// The task of one worker: reconciles one key.
 async fn work<O: Operator>(
     driver: Arc<Driver<O>>,
@@ -277,8 +280,13 @@ impl<O: Operator> Driver<O> {
         next.and_then(|next| deleted.map(|()| next))
     }
 
-    /// Reconciles an object, or cleans up after it, as its state asks.
-    async fn reconcile_found(
+    /// Reconciles an object, or cleans up after it, as its state asks. Of its own type, so that the code of an operator is in the binary once,
+    /// whoever calls it.
+    fn reconcile_found<'a>(&'a self, key: &'a Key, found: Option<Found<O::Kind>>) -> Reconciling<'a> {
+        Box::pin(self.reconcile_by_state(key, found))
+    }
+
+    async fn reconcile_by_state(
         &self,
         key: &Key,
         found: Option<Found<O::Kind>>,

@@ -3,7 +3,6 @@
 use std::{sync::Arc, time::Duration};
 
 use http::Method;
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
@@ -12,7 +11,7 @@ use crate::{
     client::{Client, Request},
     cluster::Readiness,
     plan::{Given, Planning},
-    resource::{Key, Resource, list::Found},
+    resource::{Key, Resource, from_json, list::Found},
 };
 
 /// How often to look whether the watches have synced.
@@ -21,6 +20,9 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 const ATTEMPTS_MAX: u32 = 8;
 /// In it, `kubectl apply` notes what it has applied.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
+/// Finds an object as it is now.
+type FindNow<'a, K> = dyn Fn() -> Option<Found<K>> + Sync + 'a;
 
 impl<O: Operator> Controller<O> {
     /// Reconciles each object once, one after the other, or only those that were given for this kind.
@@ -37,41 +39,45 @@ impl<O: Operator> Controller<O> {
 
     async fn plan_all(&self, planning: &Planning) -> Result<(), String> {
         let objects = &self.driver.shared.objects;
-        self.until(|| objects.readiness()).await?;
+        self.until(&|| objects.readiness()).await?;
         for key in objects.keys() {
             let found = || objects.find(&key);
-            self.plan_one(planning, &key, found).await;
+            self.plan_one(planning, &key, &found).await;
         }
         Ok(())
     }
 
     async fn plan_given(&self, planning: &Planning, given: Vec<Given>) -> Result<(), String> {
         let client = &planning.client;
-        let is_namespaced = is_namespaced::<O::Kind>(client).await?;
+        let is_namespaced = is_namespaced(client, &O::Kind::collection_path(None)).await?;
         for Given { mut object, from } in given {
             if is_namespaced && object["metadata"]["namespace"].is_null() {
                 object["metadata"]["namespace"] = client.namespace().into();
             }
-            match as_applied::<O::Kind>(client, object).await {
-                Ok((path, applied, object)) => {
-                    if !planning.dry_run.assume(&path, &applied) {
-                        planning.note(format!("{from}: an earlier document has the same object"));
-                        continue;
-                    }
-                    let (key, object) = (object.key(), Arc::new(object));
-                    self.plan_one(planning, &key, || Some(Found::Readable(Arc::clone(&object)))).await;
-                }
-                Err(problem) => planning.note(format!("{from}: {problem}")),
+            if let Err(problem) = self.plan_applied(planning, object).await {
+                planning.note(format!("{from}: {problem}"));
             }
         }
         Ok(())
     }
 
+    async fn plan_applied(&self, planning: &Planning, object: Value) -> Result<(), String> {
+        let path = path_of::<O::Kind>(&object)?;
+        let applied = as_applied(&planning.client, &path, object).await?;
+        if !planning.dry_run.assume(&path, &applied) {
+            return Err("an earlier document has the same object".to_owned());
+        }
+        let object: O::Kind = from_json(applied.to_string().as_bytes()).map_err(|error| error.to_string())?;
+        let object = Arc::new(object);
+        self.plan_one(planning, &object.key(), &|| Some(Found::Readable(Arc::clone(&object)))).await;
+        Ok(())
+    }
+
     /// `found`: the object, which may change until the watches that it needs have synced.
-    async fn plan_one(&self, planning: &Planning, key: &Key, found: impl Fn() -> Option<Found<O::Kind>>) {
+    async fn plan_one(&self, planning: &Planning, key: &Key, found: &FindNow<'_, O::Kind>) {
         let before = planning.dry_run.count();
         for attempt in 1.. {
-            let result = match self.until(|| self.readiness_of(key, found().as_ref())).await {
+            let result = match self.until(&|| self.readiness_of(key, found().as_ref())).await {
                 // Its cleanup may delete something outside the cluster, which has no dry run.
                 Ok(()) if found().is_some_and(|found| found.metadata().is_terminating()) => return,
                 Ok(()) => {
@@ -100,7 +106,7 @@ impl<O: Operator> Controller<O> {
     }
 
     /// Waits until the watches are ready. Fails if one of them does, without a second attempt.
-    async fn until(&self, readiness: impl Fn() -> Readiness) -> Result<(), String> {
+    async fn until(&self, readiness: &(dyn Fn() -> Readiness + Sync)) -> Result<(), String> {
         loop {
             match readiness() {
                 Readiness::Ready => return Ok(()),
@@ -120,47 +126,50 @@ impl<O: Operator> Controller<O> {
     }
 }
 
-async fn is_namespaced<K: Resource>(client: &Client) -> Result<bool, String> {
-    let collection = K::collection_path(None);
-    let group = collection.rsplit_once('/').map_or(&*collection, |(group, _)| group);
-    let resources: Value = ask(client, Request::get(group)).await?;
+/// Whether the objects of a collection are in namespaces: `/apis/apps/v1/deployments`.
+async fn is_namespaced(client: &Client, collection: &str) -> Result<bool, String> {
+    let (group, plural) = collection.rsplit_once('/').unwrap_or_default();
+    let resources = ask(client, Request::get(group)).await?;
     let mut resources = resources["resources"].as_array().into_iter().flatten();
-    let resource = resources.find(|resource| resource["name"] == K::PLURAL);
-    let resource = resource.ok_or_else(|| format!("the API server has no {} in {group}", K::PLURAL))?;
+    let resource = resources.find(|resource| resource["name"] == plural);
+    let resource = resource.ok_or_else(|| format!("the API server has no {plural} in {group}"))?;
     Ok(resource["namespaced"] == true)
 }
 
-/// The object as it would be after `kubectl apply`, with its path, as JSON and decoded.
-async fn as_applied<K: Resource>(client: &Client, mut object: Value) -> Result<(String, Value, K), String> {
+/// The path of an object of this kind.
+fn path_of<K: Resource>(object: &Value) -> Result<String, String> {
     let (version, known) = (object["apiVersion"].as_str().unwrap_or_default(), K::api_version());
     if version != known {
         return Err(format!("has the version {version}: write it as {known}"));
     }
     let name = object["metadata"]["name"].as_str().filter(|name| !name.is_empty());
-    let name = name.ok_or("it has no metadata.name")?.to_owned();
-    let collection = K::collection_path(object["metadata"]["namespace"].as_str());
-    let path = format!("{collection}/{name}");
-    let write = match client.send(Request::get(&*path)).await {
+    let name = name.ok_or("it has no metadata.name")?;
+    Ok(format!("{}/{name}", K::collection_path(object["metadata"]["namespace"].as_str())))
+}
+
+/// The object at this path as it would be after `kubectl apply`.
+async fn as_applied(client: &Client, path: &str, mut object: Value) -> Result<Value, String> {
+    let write = match client.send(Request::get(path)).await {
         Ok(live) => {
             let live: Value = serde_json::from_slice(&live.body).map_err(|error| error.to_string())?;
             let applied = live["metadata"]["annotations"][LAST_APPLIED].as_str();
             let applied = applied.and_then(|text| serde_json::from_str(text).ok());
             remove_what_was_applied(&mut object, &applied.unwrap_or_default());
             let body = object.to_string().into_bytes();
-            Request::get(&*path).sends(Method::PATCH, "application/merge-patch+json", body)
+            Request::get(path).sends(Method::PATCH, "application/merge-patch+json", body)
         }
         Err(error) if error.is_not_found() => {
+            let (collection, _) = path.rsplit_once('/').unwrap_or_default();
             Request::get(collection).sends(Method::POST, "application/json", object.to_string().into_bytes())
         }
         Err(error) => return Err(error.to_string()),
     };
     let query = vec![("dryRun", "All".into()), ("fieldValidation", "Strict".into())];
-    let mut applied: Value = ask(client, Request { query, ..write }).await?;
+    let mut applied = ask(client, Request { query, ..write }).await?;
     if applied["metadata"]["resourceVersion"].is_null() {
         applied["metadata"]["resourceVersion"] = "".into();
     }
-    let object = K::deserialize(&applied).map_err(|error| error.to_string())?;
-    Ok((path, applied, object))
+    Ok(applied)
 }
 
 /// Adds a `null` to the merge patch for each field that was applied before and is no longer there.
@@ -174,7 +183,7 @@ fn remove_what_was_applied(patch: &mut Value, applied: &Value) {
     }
 }
 
-async fn ask<T: DeserializeOwned>(client: &Client, request: Request) -> Result<T, String> {
+async fn ask(client: &Client, request: Request) -> Result<Value, String> {
     let answer = client.send(request).await.map_err(|error| error.to_string())?;
     serde_json::from_slice(&answer.body).map_err(|error| error.to_string())
 }

@@ -49,8 +49,7 @@ async fn each_form_of_output_is_as_in_its_file() {
 #[tokio::test]
 async fn each_output_of_get_and_watch_is_as_in_its_file() {
     // No other write takes a version, however long this takes: no heartbeat of a node, no aggregation of roles.
-    let options =
-        Options { heartbeat: Duration::from_secs(3600), controllers: false, ..Options::default() };
+    let options = Options { heartbeat: Duration::from_secs(3600), controllers: false, ..Options::default() };
     let server = ApiServer::start(options).await.unwrap();
     let dir = TempDir::new().unwrap();
     server.write_service_account(dir.path()).unwrap();
