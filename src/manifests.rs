@@ -2,7 +2,7 @@
 //! `kubectl apply -f -`.
 //!
 //! The objects that look the same for each operator are those of `manifests/base`, where they are explained. The roles follow from what
-//! the controllers do ([`rbac`](crate::rbac)).
+//! the controllers do ([`rbac`]).
 
 use serde_json::{Value, json};
 
