@@ -20,9 +20,9 @@ use std::{
     sync::{Arc, Mutex},
 };
 
+use diffy::DiffOptions;
 use serde::Deserialize;
 use serde_json::Value;
-use similar::TextDiff;
 
 pub use crate::client::PlannedWrite;
 use crate::{
@@ -107,10 +107,10 @@ impl fmt::Display for PlannedWrite {
             None => "/dev/null".to_owned(),
         };
         let how = if self.replaces() { "planned, deleted and created again" } else { "planned" };
-        let headers = (header(&before, "now"), header(&after, how));
-        let (before, after) = (before.unwrap_or_default(), after.unwrap_or_default());
-        let diff = TextDiff::from_lines(&before, &after);
-        write!(f, "{}", diff.unified_diff().header(&headers.0, &headers.1))
+        let (before_name, after_name) = (header(&before, "now"), header(&after, how));
+        let mut options = DiffOptions::new();
+        options.set_original_filename(before_name).set_modified_filename(after_name);
+        write!(f, "{}", options.create_patch(&before.unwrap_or_default(), &after.unwrap_or_default()))
     }
 }
 
