@@ -187,9 +187,14 @@ pub(super) fn named(object: &mut Value, name: Value) {
     }
 }
 
-/// Whether a request to this path does something else than to write an object.
+/// Whether a request to this path reaches a process, and writes no object: `exec` of a Pod, `proxy` of a Service.
 fn has_no_dry_run(path: &str) -> bool {
-    ["exec", "attach", "portforward", "proxy"].iter().any(|part| path.split('/').any(|found| found == *part))
+    let parts: Vec<&str> = path.split('/').skip(3).collect();
+    let part = match parts[..] {
+        ["namespaces", _, "pods" | "services", _, part, ..] | ["nodes", _, part, ..] => part,
+        _ => return false,
+    };
+    path.starts_with("/api/v1/") && ["exec", "attach", "portforward", "proxy"].contains(&part)
 }
 
 /// The write, as a dry run that answers with the whole object.
@@ -223,4 +228,23 @@ fn whole(answer: &Answer) -> Option<Value> {
 
 fn answer_of(object: &Value) -> Answer {
     Answer { status: 200, headers: HeaderMap::new(), body: object.to_string().into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_requests_to_a_process_have_no_dry_run() {
+        for (path, expected) in [
+            ("/api/v1/namespaces/a/pods/b/exec", true),
+            ("/api/v1/namespaces/a/services/b/proxy/any/path", true),
+            ("/api/v1/nodes/a/proxy", true),
+            ("/api/v1/namespaces/a/pods/exec", false),
+            ("/api/v1/namespaces/proxy/services", false),
+            ("/apis/apps/v1/namespaces/exec/deployments/proxy", false),
+        ] {
+            assert_eq!(has_no_dry_run(path), expected, "{path}");
+        }
+    }
 }
