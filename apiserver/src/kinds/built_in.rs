@@ -648,13 +648,7 @@ pub(crate) const BUILT_IN: &[BuiltIn] = &[
         kind: "MutatingAdmissionPolicy",
         lacks: "not evaluated",
         columns: stored_columns::MUTATING_POLICY,
-        filled: &[
-            ("/spec/failurePolicy", "\"Fail\""),
-            ("/spec/matchConstraints/matchPolicy", "\"Equivalent\""),
-            ("/spec/matchConstraints/namespaceSelector", "{}"),
-            ("/spec/matchConstraints/objectSelector", "{}"),
-            ("/spec/matchConstraints/resourceRules/*/scope", "\"*\""),
-        ],
+        filled: POLICY,
         ..EXTENSION
     },
     BuiltIn {
@@ -683,13 +677,7 @@ pub(crate) const BUILT_IN: &[BuiltIn] = &[
         lacks: "not evaluated",
         status: true,
         columns: stored_columns::VALIDATING_POLICY,
-        filled: &[
-            ("/spec/failurePolicy", "\"Fail\""),
-            ("/spec/matchConstraints/matchPolicy", "\"Equivalent\""),
-            ("/spec/matchConstraints/namespaceSelector", "{}"),
-            ("/spec/matchConstraints/objectSelector", "{}"),
-            ("/spec/matchConstraints/resourceRules/*/scope", "\"*\""),
-        ],
+        filled: POLICY,
         ..EXTENSION
     },
     BuiltIn {
@@ -846,6 +834,15 @@ const ADMISSION: &str = "admissionregistration.k8s.io";
 
 /// An entry of the configuration of admission.
 const EXTENSION: BuiltIn = BuiltIn { categories: &["api-extensions"], generation: true, ..CLUSTER };
+
+/// The defaults of an admission policy.
+const POLICY: &[(&str, &str)] = &[
+    ("/spec/failurePolicy", "\"Fail\""),
+    ("/spec/matchConstraints/matchPolicy", "\"Equivalent\""),
+    ("/spec/matchConstraints/namespaceSelector", "{}"),
+    ("/spec/matchConstraints/objectSelector", "{}"),
+    ("/spec/matchConstraints/resourceRules/*/scope", "\"*\""),
+];
 
 const BINDING: &[(&str, &str)] = &[
     ("/spec/matchResources/matchPolicy", "\"Equivalent\""),
