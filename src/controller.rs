@@ -56,6 +56,7 @@ use crate::{
         paused,
     },
     store::{Change, Listening},
+    traces,
 };
 use awaits::{Awaited, LOOK_AGAIN, unwatched};
 pub use builder::Builder;
@@ -196,8 +197,11 @@ impl<O: Operator> Controller<O> {
                     let driver = Arc::clone(&self.driver);
                     let version = version_of(shared.find(&key).as_ref());
                     let task = match self.readiness(&key) {
-                        // Boxed: tokio moves the future of a task ten times, and this one has kilobytes.
-                        Readiness::Ready => working.spawn(Box::pin(work(driver, key.clone(), version))),
+                        Readiness::Ready => {
+                            // Boxed: tokio moves the future of a task ten times, and this one has kilobytes.
+                            let work = Box::pin(work(driver, key.clone(), version));
+                            working.spawn(traces::reconcile(O::Kind::KIND, &key, work))
+                        }
                         Readiness::Failing(problem) => working.spawn(unwatched(driver, key.clone(), problem)),
                         Readiness::Waiting => {
                             shared.queue.put_back(&key, ReconcileResult::Again(LOOK_AGAIN));

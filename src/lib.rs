@@ -155,6 +155,7 @@
 //! - `cli`: the binary, with its flags, its log, and the operators that it runs, with their CRDs.
 //! - `schema`: the module `crd`, which makes a CustomResourceDefinition from the Rust types of a kind.
 //! - `log`: the module [`log`], a log on standard error.
+//! - `otel`: traces by OpenTelemetry, a span for each reconcile and each of its requests.
 //! - `testing`: the module `testing`, which runs an operator on the embedded API server until it is quiet.
 //!
 //! To write another operator, depend on this crate with `default-features = false`: `docs/your-operator.md` shows how.
@@ -164,8 +165,10 @@ pub mod resource;
 pub mod shard;
 pub mod rbac;
 
-// What is counted.
+// What is counted and traced.
 pub mod metrics;
+#[cfg_attr(not(feature = "otel"), path = "not_traced.rs")]
+pub mod traces;
 
 // Requests to the API server.
 pub mod client;

@@ -57,6 +57,7 @@ use crate::{
     shard::Shard,
     shutdown::{self, ShutdownError, Stop},
     store::Kept,
+    traces::Traces,
     watch::Lists,
 };
 
@@ -394,8 +395,10 @@ impl Runtime {
         planning.ended()
     }
 
-    /// Runs the controllers on this thread until SIGTERM or SIGINT.
+    /// Runs the controllers on this thread until SIGTERM or SIGINT. With the feature `otel`, and `OTEL_EXPORTER_OTLP_ENDPOINT`, sends
+    /// traces.
     pub fn run(self) -> Result<(), RuntimeError> {
+        let _traces = Traces::start().map_err(RuntimeError::Config)?;
         shutdown::run(|stop| self.run_until(stop.requested()))?
     }
 

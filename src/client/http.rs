@@ -47,7 +47,7 @@ use super::{
     tls::install_crypto,
     warnings::Warnings,
 };
-use crate::metrics::Metrics;
+use crate::{metrics::Metrics, traces::RequestSpan};
 
 /// Largest error answer that is read. A 422 can quote an object, which etcd limits to 1.5 MiB.
 const REFUSAL_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -257,7 +257,8 @@ impl Transport {
         request: &Request,
         credential: &Credential,
     ) -> Result<Reply, Cause> {
-        let mut exchange = Exchange::begin(self.config.tap.as_ref(), request);
+        let span = RequestSpan::begin(&request.method, || url(&self.base, request));
+        let mut exchange = Exchange::begin(self.config.tap.as_ref(), request, span);
         let mut counted = self.metrics.request(&request.method, &self.host);
         if !connection.is_open() {
             let probe = self.build(connection, &Request::get("/version"), credential);
@@ -267,7 +268,8 @@ impl Transport {
             })?;
         }
         let started = Instant::now();
-        let sent = connection.send(self.build(connection, request, credential)).await;
+        let builder = self.build(connection, request, credential).headers(exchange.span.headers());
+        let sent = connection.send(builder).await;
         counted.code = sent.as_ref().ok().map(|response| response.status().as_u16());
         let response = sent.inspect_err(|cause| {
             debug!(method = %request.method, path = request.target(), %cause, "no answer");

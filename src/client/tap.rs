@@ -15,6 +15,7 @@ use std::sync::{
 use http::{HeaderMap, Version};
 
 use super::request::Request;
+use crate::traces::RequestSpan;
 
 /// Observes the exchanges of a client. It never sees the `Authorization` header. Set it with
 /// [`Config::with_tap`](super::Config::with_tap).
@@ -56,22 +57,27 @@ impl Step<'_> {
     }
 }
 
-/// One exchange, for the tap of its client, if it has one.
+/// One exchange, for the tap of its client, if it has one, and its span.
 pub(super) struct Exchange {
     tap: Option<Arc<dyn Tap>>,
     number: u64,
+    pub(super) span: RequestSpan,
 }
 
 impl Exchange {
-    pub(super) fn begin(tap: Option<&Arc<dyn Tap>>, request: &Request) -> Exchange {
+    pub(super) fn begin(tap: Option<&Arc<dyn Tap>>, request: &Request, span: RequestSpan) -> Exchange {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        let Some(tap) = tap else { return Exchange { tap: None, number: 0 } };
-        let exchange = Exchange { tap: Some(Arc::clone(tap)), number: NEXT.fetch_add(1, Ordering::Relaxed) };
+        let Some(tap) = tap else { return Exchange { tap: None, number: 0, span } };
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let exchange = Exchange { tap: Some(Arc::clone(tap)), number, span };
         exchange.step(Step::Request(request));
         exchange
     }
 
     pub(super) fn step(&self, step: Step<'_>) {
+        if let Step::Head { status, .. } = step {
+            self.span.answered(status);
+        }
         if let Some(tap) = &self.tap {
             tap.step(self.number, step);
         }
@@ -79,6 +85,9 @@ impl Exchange {
 
     /// The last step.
     pub(super) fn ends(&mut self, step: Step<'_>) {
+        if let Step::Lost = step {
+            self.span.lost();
+        }
         if let Some(tap) = self.tap.take() {
             tap.step(self.number, step);
         }

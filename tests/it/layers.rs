@@ -9,7 +9,7 @@ use std::{
 };
 
 /// The files of a crate, by the path of their module (`watch/decode`), without comments and without tests. Without
-/// `not_embedded.rs`, too: it has the names of `embedded.rs`, because a build compiles only one of the two.
+/// `not_embedded.rs` and `not_traced.rs`: they have the names of `embedded.rs` and `traces.rs`, because a build compiles only one of the two.
 fn files(src: &str) -> BTreeMap<String, String> {
     let mut files = BTreeMap::new();
     add(&Path::new(env!("CARGO_MANIFEST_DIR")).join(src), "", &mut files);
@@ -21,7 +21,7 @@ fn add(dir: &Path, at: &str, files: &mut BTreeMap<String, String>) {
         let path = entry.expect("a readable entry").path();
         let stem = path.file_stem().expect("a name").to_string_lossy().into_owned();
         let name = if at.is_empty() { stem.clone() } else { format!("{at}/{stem}") };
-        if ["lib", "main", "outside", "tests", "not_embedded"].contains(&&*stem) {
+        if ["lib", "main", "outside", "tests", "not_embedded", "not_traced"].contains(&&*stem) {
             continue;
         }
         if path.is_dir() {

@@ -34,6 +34,7 @@ use crate::{
     controller::Next,
     resource::{Key, ObjectMeta, Resource, Scope, Uid, kinds::Namespace},
     store::{Change, Listening},
+    traces,
 };
 
 /// Most steps in one pass, unless [`PASSES`] ask for more. The rule is reconciled again at once for the rest, after other rules.
@@ -276,10 +277,10 @@ impl<K: Copyable> Copies<K> {
                 let may_exist =
                     locked(&self.pauses).get(&place).is_some_and(|pause| pause.is_lost || pause.is_taken);
                 let work = Work { cluster, watch, order: Arc::clone(order), may_exist };
-                running.spawn(async move {
+                running.spawn(traces::part(async move {
                     let (key, wanted) = (step.key(), step.digest());
                     (key, wanted, step_bytes, work.run(step).await)
-                });
+                }));
             }
             let Some(ended) = running.join_next().await else { break };
             match ended {
