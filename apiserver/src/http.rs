@@ -3,6 +3,7 @@
 pub(crate) mod server;
 pub(crate) mod router;
 pub(crate) mod target;
+pub(crate) mod admitted;
 pub(crate) mod handlers;
 mod reviews;
 pub(crate) mod options;

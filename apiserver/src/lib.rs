@@ -21,28 +21,29 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Not supported: webhooks, answers in protobuf, and these subresources:
+//! Not supported: answers in protobuf, and these subresources:
 //! log, exec, attach, portforward, proxy, binding, ephemeralcontainers, resize.
 //!
 //! The modules, from the connection down. Each module uses only the modules below it:
 //!
 //! ```text
-//! http/           server (TLS, connections), router (path and method to handler), handlers, reviews, options, response,
+//! http/           server (TLS, connections), router (path and method to handler), admitted, handlers, reviews, options, response,
 //!                 websocket
 //! controllers/    garbage collector, namespaces, rollout (Deployments, ReplicaSets), stateful_set, daemon_set, volume (claims
 //!                 and volumes), endpoints, job (Jobs, CronJobs), disruption, quota, role (aggregation), a simulated kubelet
-//! verbs/          read (get, list), watch, write (create, update, apply), admission, patch, delete, scale; served_kinds
+//! verbs/          read (get, list), watch, write (create, update, apply), patch, delete, scale; served_kinds
 //!                 (the kinds of CRDs), table (the output of `kubectl get`)
+//! admission/      what may change or refuse a write: plugins of kube-apiserver, webhooks, their client
 //! discovery       /api, /apis, /openapi/v3, /version
 //! state           the state that connections and controllers share
 //! faults          faults on demand: 429, 410, cut watches, …
 //! authorization/  the rules of a user, applied to a request; bindings (the rules of Roles)
 //! request         path, query, Accept header and body of a request
 //! storage         objects, versions, the history that watches read
-//! apply/          server-side apply: managed_fields, field_set (sets of fields), typed_value (merges by schema)
+//! apply/          json_patch; server-side apply: managed_fields, field_set (sets of fields), typed_value (merges by schema)
 //! kinds/          the table of kinds: built_in, its defaults, printer_columns, stored_columns and validation, by_schema;
-//!                 field_checks, events, pods, stateful_sets, jobs, schedule, autoscalers, roles, cluster_ip, metadata,
-//!                 conditions, status_errors; crd, custom_resources
+//!                 field_checks, events, pods, stateful_sets, jobs, schedule, autoscalers, scale_of, roles, webhook_configurations,
+//!                 cluster_ip, metadata, conditions, status_errors; crd, custom_resources
 //! selector        label and field selectors
 //! schema/         CRDs: structural schemas, defaults and pruning, re2 (patterns), cel, formats, field_errors (errors with paths);
 //!                 built-in types: openapi (definitions), decode (type errors), encode (omits empty fields), quantity,
@@ -56,6 +57,7 @@
 mod http;
 mod controllers;
 mod verbs;
+mod admission;
 mod discovery;
 mod state;
 mod faults;
@@ -118,6 +120,10 @@ pub struct Options {
     /// Whether users need Roles and bindings, as with kube-apiserver's `--authorization-mode=RBAC`. If not, a user without
     /// [rules](ApiServer::set_rules) has full access. The administrator always has it.
     pub rbac: bool,
+    /// The port on 127.0.0.1 at which webhooks with `clientConfig.service` are called, such as that of the operator under test. Their
+    /// certificate is for the name of the Service, `NAME.NAMESPACE.svc`. Without a port, such a call fails as for a Service without
+    /// endpoints.
+    pub webhook_port: Option<u16>,
     /// Whether the controllers run: for garbage collection, namespaces, workloads and Pods.
     pub controllers: bool,
     /// How long the simulated kubelet takes to make a Pod ready.
@@ -132,6 +138,7 @@ impl Default for Options {
             port: 0,
             history: 10_000,
             rbac: false,
+            webhook_port: None,
             controllers: true,
             pod_start: Duration::ZERO,
             heartbeat: controllers::HEARTBEAT,
@@ -187,6 +194,7 @@ impl ApiServer {
             faults: Faults::default(),
             backup,
             restarts: tokio::sync::watch::Sender::default(),
+            webhook_port: options.webhook_port,
             pod_start: options.pod_start,
             heartbeat: options.heartbeat,
         });

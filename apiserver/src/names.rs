@@ -1,4 +1,5 @@
-//! Validation of names and labels: DNS labels and subdomains, qualified names, label values.
+//! Validation of names and labels: DNS labels and subdomains, qualified names, label values. And the random parts of names, and
+//! uids.
 //!
 //! The rules and messages are those of apimachinery/pkg/util/validation.
 
@@ -152,4 +153,17 @@ pub(crate) fn labels_errors(field: &str, labels: &Value) -> Vec<Cause> {
         all.extend(causes(field, value, label_value_errors(value)));
     }
     all
+}
+
+/// The letters of random suffixes. They contain no vowels, so that they form no words.
+pub(crate) const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+
+/// Five random letters, as kube-apiserver appends them to `generateName`.
+pub(crate) fn random_letters() -> String {
+    (0..5).map(|_| char::from(LETTERS[fastrand::usize(..LETTERS.len())])).collect()
+}
+
+/// A random uid: RFC 9562, version 4.
+pub(crate) fn uid() -> String {
+    uuid::Builder::from_random_bytes(fastrand::u128(..).to_ne_bytes()).into_uuid().to_string()
 }

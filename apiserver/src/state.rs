@@ -66,6 +66,8 @@ pub(crate) struct Server {
     /// The state that [`Fault::Restore`] restores.
     pub(crate) backup: Mutex<Backup>,
     pub(crate) restarts: tokio::sync::watch::Sender<u64>,
+    /// The port on 127.0.0.1 of webhooks that are a Service.
+    pub(crate) webhook_port: Option<u16>,
     pub(crate) pod_start: Duration,
     pub(crate) heartbeat: Duration,
 }

@@ -1,6 +1,5 @@
 //! The verbs: get, list, watch, create, update, patch, apply and delete, on the objects in the storage.
 
-pub(crate) mod admission;
 pub(crate) mod read;
 pub(crate) mod watch;
 pub(crate) mod write;

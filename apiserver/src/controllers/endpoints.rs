@@ -18,9 +18,10 @@ use crate::{
         field_checks::{each, text},
         metadata::is_terminating,
     },
+    names::random_letters,
     selector::Labels,
     storage::{Place, Storage},
-    verbs::{delete::Deletion, write::random_letters},
+    verbs::delete::Deletion,
 };
 
 const SLICES: &str = "endpointslices.discovery.k8s.io";

@@ -4,9 +4,9 @@ use serde_json::{Value, json};
 
 use super::change;
 use crate::{
+    admission::plugins::used,
     kinds::Part,
     storage::{Place, Storage},
-    verbs::admission::used,
 };
 
 const QUOTAS: &str = "resourcequotas";

@@ -12,12 +12,10 @@ use crate::{
     apply::managed_fields::LAST_APPLIED,
     clock::Clock,
     kinds::{Part, conditions, metadata::is_terminating},
+    names::{LETTERS, random_letters},
     selector::Labels,
     storage::{Place, Storage},
-    verbs::{
-        delete::Deletion,
-        write::{LETTERS, random_letters},
-    },
+    verbs::delete::Deletion,
 };
 
 const REVISION: &str = "deployment.kubernetes.io/revision";

@@ -6,6 +6,7 @@ use http::Method;
 use serde_json::{Value, json};
 
 use crate::{
+    admission::Admission,
     apply::managed_fields::Force,
     authorization::ADMIN,
     controllers::evict as evict_pod,
@@ -16,7 +17,7 @@ use crate::{
         target::Target,
         websocket,
     },
-    kinds::{Kind, Part},
+    kinds::{Kind, Part, field_checks::text, scale_of},
     request::{Accept, Request, ResourcePath},
     state::Server,
     status::{Cause, StatusError, details},
@@ -104,10 +105,12 @@ pub(crate) fn create(
     request: &Request,
     path: &ResourcePath,
     kind: &Kind,
+    admission: Option<&mut Admission>,
 ) -> Result<Answer, StatusError> {
     let object = request.object_of(kind)?;
     let target = Target::Object(Part::Main);
     let mut options = write_options(request, "CreateOptions", target)?;
+    options.admission = admission;
     let mut storage = server.storage();
     let created = write::create(&mut storage, kind, path.namespace.as_deref(), object, &mut options);
     written(request, &storage, kind, target, created.map(|created| (201, created)), options)
@@ -120,9 +123,11 @@ pub(crate) fn put(
     kind: &Kind,
     place: &Place,
     target: Target,
+    admission: Option<&mut Admission>,
 ) -> Result<Answer, StatusError> {
     let mut object = request.object_of(target.sent(kind))?;
     let mut options = write_options(request, "UpdateOptions", target)?;
+    options.admission = admission;
     let storage = &mut server.storage();
     let creates =
         storage.get(place).is_none() && kind.creates_on_put() && target == Target::Object(Part::Main);
@@ -148,8 +153,10 @@ pub(crate) fn patch(
     kind: &Kind,
     place: &Place,
     target: Target,
+    admission: Option<&mut Admission>,
 ) -> Result<Answer, StatusError> {
     let mut options = write_options(request, "PatchOptions", target)?;
+    options.admission = admission;
     options.is_patch = true;
     let applies = request.content_type() == patch::APPLY_PATCH;
     let force = request.query.flag("force");
@@ -199,10 +206,10 @@ fn patched(
     before: &Value,
     target: Target,
     patch: &Patch,
-    options: &mut WriteOptions,
+    options: &mut WriteOptions<'_>,
 ) -> Result<Value, StatusError> {
     let sent = target.sent(kind);
-    let was = if target == Target::Scale { &scale::of(kind, before) } else { before };
+    let was = if target == Target::Scale { &scale_of::of(kind, before) } else { before };
     let mut after = was.clone();
     patch.apply(sent, &mut after)?;
     patch.check_decodes(sent, &mut after).map_err(|why| patch.undecodable(&after, &why))?;
@@ -221,10 +228,11 @@ pub(crate) fn delete(
     request: &Request,
     kind: &Kind,
     place: &Place,
+    admission: Option<&mut Admission>,
 ) -> Result<Answer, StatusError> {
     let deletion = delete_options(request)?;
     let mut storage = server.storage();
-    let mut answer = match delete::delete(&mut storage, kind, place, &deletion)? {
+    let mut answer = match delete::admit_and_delete(&mut storage, kind, place, &deletion, admission)? {
         Deleted::Gone(object) if !kind.delete_answers_object() => {
             Answer::json(200, success(kind, place.name(), &object))
         }
@@ -260,16 +268,26 @@ pub(crate) fn delete_collection(
     request: &Request,
     kind: &Kind,
     namespace: Option<&str>,
+    mut admission: Option<&mut Admission>,
 ) -> Result<Answer, StatusError> {
     let list = List::parse(&request.query, kind, namespace)?;
     let deletion = delete_options(request)?;
     let mut storage = server.storage();
     let page = list.answer(&storage, kind)?;
-    for object in &page.items {
+    let places = page.items.iter().map(|object| {
         let metadata = &object["metadata"];
-        let name = metadata["name"].as_str().unwrap_or_default();
-        let place = Place::new(kind.stored_in(), metadata["namespace"].as_str(), name);
-        delete::delete(&mut storage, kind, &place, &deletion)?;
+        Place::new(kind.stored_in(), metadata["namespace"].as_str(), text(&metadata["name"]))
+    });
+    let places: Vec<Place> = places.collect();
+    // Before the first one is deleted, the webhooks have answered for all.
+    let admit = |place| delete::admit(&storage, kind, place, &deletion, admission.as_deref_mut());
+    let admitted: Vec<_> = places.iter().map(admit).collect();
+    if admission.is_some_and(|admission| admission.is_waiting()) {
+        return admitted.into_iter().collect::<Result<(), _>>().map(|()| Answer::text(500, ""));
+    }
+    for (place, admitted) in places.iter().zip(admitted) {
+        admitted?;
+        delete::delete(&mut storage, kind, place, &deletion)?;
     }
     let mut answer = listed(request, &storage, kind, &page)?;
     answer.warnings.extend(delete::warning(kind, &deletion));
@@ -338,7 +356,7 @@ fn shown(
     let shown = match target {
         Target::Object(_) => representation.object(kind, view)?.into_owned(),
         Target::Scale => {
-            representation.object(&scale::KIND, Cow::Owned(scale::read(kind, &view)?))?.into_owned()
+            representation.object(&scale_of::KIND, Cow::Owned(scale::read(kind, &view)?))?.into_owned()
         }
     };
     Ok(represented(representation, shown, status))
@@ -361,7 +379,7 @@ fn written(
     kind: &Kind,
     target: Target,
     written: Result<(u16, Arc<Value>), StatusError>,
-    options: WriteOptions,
+    options: WriteOptions<'_>,
 ) -> Result<Answer, StatusError> {
     let mut answer = match written {
         Ok((status, stored)) => shown(request, storage, kind, target, status, &stored)?,

@@ -22,7 +22,7 @@ pub(crate) fn write_options(
     request: &Request,
     name: &str,
     target: Target,
-) -> Result<WriteOptions, StatusError> {
+) -> Result<WriteOptions<'static>, StatusError> {
     let query = &request.query;
     let unknown_fields = match query.text("fieldValidation") {
         "" | "Warn" => UnknownFields::Warn,

@@ -25,8 +25,9 @@ use crate::{
     faults::Cut,
     http::LOG_TARGET,
     json,
+    names::uid,
     status::{StatusBody, StatusError},
-    verbs::{watch::Watch, write},
+    verbs::watch::Watch,
 };
 
 const JSON: &str = "application/json";
@@ -102,7 +103,7 @@ impl Answer {
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
-        if let Ok(id) = HeaderValue::from_str(&write::uid()) {
+        if let Ok(id) = HeaderValue::from_str(&uid()) {
             headers.insert("audit-id", id);
         }
         if content_type == TEXT {

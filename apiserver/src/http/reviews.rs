@@ -22,11 +22,11 @@ use crate::{
         built_in::{BuiltIn, PLAIN},
         field_checks::{each, text},
     },
+    names::uid,
     request::{Request, ResourcePath},
     state::{Credential, Server},
     status::{Cause, StatusError},
     storage::{Place, Storage},
-    verbs::write::uid,
 };
 
 /// The issuer and the audience of tokens.

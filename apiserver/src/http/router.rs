@@ -5,8 +5,10 @@ use std::{sync::Arc, time::Duration};
 use http::Method;
 
 use crate::{
+    admission::Admission,
     discovery,
     http::{
+        admitted::admitted,
         handlers,
         response::{Answer, Content},
         reviews,
@@ -132,12 +134,30 @@ async fn resource(
     let target = Target::of(&kind, path, name)?;
     match *method {
         Method::GET | Method::HEAD => handlers::get(server, request, &kind, &place, target, timeout).await,
-        Method::PUT => handlers::put(server, request, &kind, &place, target),
-        Method::PATCH => handlers::patch(server, request, &kind, &place, target),
-        Method::DELETE if path.subresource.is_none() => handlers::delete(server, request, &kind, &place),
+        Method::PUT => {
+            let put = |admission: Option<&mut Admission>| {
+                handlers::put(server, request, &kind, &place, target, admission)
+            };
+            admitted(server, request, path, put).await
+        }
+        Method::PATCH => {
+            let patch = |admission: Option<&mut Admission>| {
+                handlers::patch(server, request, &kind, &place, target, admission)
+            };
+            admitted(server, request, path, patch).await
+        }
+        Method::DELETE if path.subresource.is_none() => {
+            let delete = |admission: Option<&mut Admission>| {
+                handlers::delete(server, request, &kind, &place, admission)
+            };
+            admitted(server, request, path, delete).await
+        }
         Method::POST if kind.is_custom() && path.subresource.is_none() => {
             // As in kube-apiserver, a POST to the path of a custom resource creates the object.
-            handlers::create(server, request, path, &kind)
+            admitted(server, request, path, |admission: Option<&mut Admission>| {
+                handlers::create(server, request, path, &kind, admission)
+            })
+            .await
         }
         Method::DELETE if kind.is_custom() => Err(StatusError::verb_not_supported(&kind, "delete")),
         Method::POST if kind.is_custom() => Err(StatusError::verb_not_supported(&kind, "create")),
@@ -162,9 +182,19 @@ async fn collection(
         // Without a namespace in its path, a namespaced collection is read-only.
         _ if kind.namespaced && namespace.is_none() && kind.is_custom() => Err(StatusError::no_such_path()),
         _ if kind.namespaced && namespace.is_none() => Err(StatusError::method_not_allowed()),
-        Method::POST => handlers::create(server, request, path, kind),
+        Method::POST => {
+            admitted(server, request, path, |admission: Option<&mut Admission>| {
+                handlers::create(server, request, path, kind, admission)
+            })
+            .await
+        }
         Method::DELETE if kind.built_in() == "Namespace" => Err(StatusError::method_not_allowed()),
-        Method::DELETE => handlers::delete_collection(server, request, kind, namespace),
+        Method::DELETE => {
+            let delete = |admission: Option<&mut Admission>| {
+                handlers::delete_collection(server, request, kind, namespace, admission)
+            };
+            admitted(server, request, path, delete).await
+        }
         Method::PUT | Method::PATCH if kind.is_custom() => {
             Err(StatusError::bad_request("name must be provided"))
         }

@@ -1,10 +1,9 @@
 //! The part of an object that the path of a request names: the object, its status, its scale.
 
 use crate::{
-    kinds::{Kind, Part},
+    kinds::{Kind, Part, scale_of},
     request::ResourcePath,
     status::StatusError,
-    verbs::scale,
 };
 
 /// Subresources of kube-apiserver that this server does not support. kubectl needs some of them for `logs`, `exec`,
@@ -26,7 +25,7 @@ const NOT_SERVED: [&str; 10] = [
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Target {
     Object(Part),
-    /// The [`scale`] subresource.
+    /// The [`scale`](crate::verbs::scale) subresource.
     Scale,
 }
 
@@ -65,7 +64,7 @@ impl Target {
     pub(crate) fn sent(self, kind: &Kind) -> &Kind {
         match self {
             Target::Object(_) => kind,
-            Target::Scale => &scale::KIND,
+            Target::Scale => &scale_of::KIND,
         }
     }
 }

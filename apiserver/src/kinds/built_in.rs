@@ -7,7 +7,7 @@ use crate::{
     kinds::{
         autoscalers, by_schema, crd, defaults, events, jobs, pods,
         printer_columns::{self, PrinterColumns},
-        roles, stateful_sets, stored_columns, validation,
+        roles, stateful_sets, stored_columns, validation, webhook_configurations,
     },
     status::Cause,
 };
@@ -664,10 +664,12 @@ pub(crate) const BUILT_IN: &[BuiltIn] = &[
         group: ADMISSION,
         plural: "mutatingwebhookconfigurations",
         kind: "MutatingWebhookConfiguration",
-        lacks: "no webhook is called",
+        lacks: "controllers' writes call none",
         columns: stored_columns::WEBHOOKS,
         defaults: |object| by_schema::fill(object, "/webhooks/*/reinvocationPolicy", "\"Never\""),
         filled: WEBHOOKS,
+        by_schema: false,
+        validate: webhook_configurations::errors,
         ..EXTENSION
     },
     BuiltIn {
@@ -693,9 +695,11 @@ pub(crate) const BUILT_IN: &[BuiltIn] = &[
         group: ADMISSION,
         plural: "validatingwebhookconfigurations",
         kind: "ValidatingWebhookConfiguration",
-        lacks: "no webhook is called",
+        lacks: "controllers' writes call none",
         columns: stored_columns::WEBHOOKS,
         filled: WEBHOOKS,
+        by_schema: false,
+        validate: webhook_configurations::errors,
         ..EXTENSION
     },
     BuiltIn {

@@ -1,4 +1,5 @@
-//! CEL rules of a CRD (`x-kubernetes-validations`): their compilation and their evaluation on an object.
+//! CEL: the rules of a CRD (`x-kubernetes-validations`), their compilation and their evaluation on an object; and the expressions of
+//! admission.
 //!
 //! ```yaml
 //! x-kubernetes-validations: [{rule: "self.min <= self.max", message: "min is more than max"}, {rule: "self.name == oldSelf.name"}]
@@ -97,6 +98,45 @@ pub(crate) fn check(
             rules.check(root, &rules.path, deadline, errors)
         })
     })
+}
+
+/// Checks that an expression of admission can be compiled.
+pub(crate) fn compiles(expression: &str) -> Result<(), String> {
+    on_large_stack(|| program(expression).map(drop))
+}
+
+/// Evaluates an expression of admission, whose variables have no schema. The result is a boolean or a text.
+pub(crate) fn evaluate(expression: &str, variables: &[(&str, &Value)]) -> Result<Value, String> {
+    on_large_stack(|| {
+        let program = program(expression)?;
+        let deadline = cpu_time() + TIME_MAX;
+        let values = variables.iter().map(|(name, value)| (*name, in_cel(value, &Value::Null)));
+        let named = Named { values: values.collect(), deadline };
+        let mut context = Context::with_env(Arc::clone(&ENV));
+        context.set_variable_resolver(&named);
+        match program.execute(&context) {
+            Ok(cel::Value::Bool(is_met)) => Ok(is_met.into()),
+            Ok(cel::Value::String(text)) => Ok(text.as_str().into()),
+            Ok(_) => Err("the result is neither a boolean nor a text".to_owned()),
+            Err(ExecutionError::UndeclaredReference(name)) => {
+                Err(format!("the embedded API server does not support `{name}` in CEL"))
+            }
+            Err(error) => Err(short(&error)),
+        }
+    })
+}
+
+/// The variables of an expression of admission.
+struct Named<'v> {
+    values: HashMap<&'v str, Box<dyn Val + 'v>>,
+    deadline: Duration,
+}
+
+impl VariableResolver for Named<'_> {
+    fn resolve<'b>(&'b self, variable: &str) -> Option<CowVal<'b, 'b>> {
+        let value = self.values.get(variable).filter(|_| cpu_time() <= self.deadline);
+        value.map(|value| CowVal::Borrowed(&**value))
+    }
 }
 
 /// The CPU time that this thread has used.

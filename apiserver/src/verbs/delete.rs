@@ -11,6 +11,7 @@ use std::{sync::Arc, time::Duration};
 use serde_json::Value;
 
 use crate::{
+    admission::{Admission, webhooks::Write},
     kinds::{
         Kind,
         metadata::{finalizers, holds_nothing, is_terminating},
@@ -57,6 +58,33 @@ const POD_GRACE_SECS: u64 = 30;
 
 /// Namespaces that cannot be deleted.
 const IMMORTAL: [&str; 3] = ["default", "kube-system", "kube-public"];
+
+/// Deletes an object, unless a webhook refuses that.
+pub(crate) fn admit_and_delete(
+    storage: &mut Storage,
+    kind: &Kind,
+    place: &Place,
+    deletion: &Deletion,
+    admission: Option<&mut Admission>,
+) -> Result<Deleted, StatusError> {
+    admit(storage, kind, place, deletion, admission)?;
+    delete(storage, kind, place, deletion)
+}
+
+/// Asks the webhooks about a delete.
+pub(crate) fn admit(
+    storage: &Storage,
+    kind: &Kind,
+    place: &Place,
+    deletion: &Deletion,
+    admission: Option<&mut Admission>,
+) -> Result<(), StatusError> {
+    let (Some(admission), Some(before)) = (admission, storage.get(place)) else { return Ok(()) };
+    check_preconditions(kind, place.name(), before, deletion)?;
+    let before = kind.view(before);
+    admission.mutate(storage, kind, &mut Value::Null, &before)?;
+    admission.validate(storage, Write { kind, object: &Value::Null, before: &before })
+}
 
 /// Deletes an object, or marks it for deletion.
 pub(crate) fn delete(

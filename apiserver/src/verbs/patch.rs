@@ -10,12 +10,11 @@
 
 use std::collections::{HashMap, HashSet};
 
-use json_patch::{AddOperation, PatchOperation, ReplaceOperation};
+use ::json_patch::PatchOperation;
 use serde_json::{Map, Value};
 
 use crate::{
-    apply::typed_value::TypeRef,
-    json::size_and_depth,
+    apply::{json_patch, typed_value::TypeRef},
     kinds::Kind,
     request::yaml,
     schema::decode::{self, cannot_decode},
@@ -30,14 +29,6 @@ pub(crate) const APPLY_PATCH: &str = "application/apply-patch+yaml";
 
 /// Maximum number of operations in a JSON patch: apiserver/pkg/endpoints/handlers/patch.go.
 const OPERATIONS_MAX: usize = 10_000;
-
-/// Maximum size of the object that a JSON patch produces. kube-apiserver has another limit: the bytes that `copy`
-/// operations add.
-const PATCHED_BYTES_MAX: usize = 3 * 1024 * 1024;
-
-/// Deepest nesting that a JSON patch may create. `serde_json`, which parses the bodies here and in our clients, stops
-/// at 128 levels. Lists and watch events add some levels around an object.
-const LEVELS_MAX: usize = 120;
 
 /// A parsed patch.
 pub(crate) enum Patch {
@@ -54,20 +45,13 @@ impl Patch {
         };
         match content_type {
             JSON_PATCH => {
-                let mut operations = match decoded()? {
+                let operations = match decoded()? {
                     Value::Null => Vec::new(),
                     Value::Array(operations) => operations,
                     other => return Err(undecodable(cannot_decode(&other, "a list"))),
                 };
-                for operation in &mut operations {
-                    must_be_map(operation).map_err(undecodable)?;
-                    // A missing value means null, as in kube-apiserver.
-                    if operation["value"].is_null() {
-                        operation["value"] = Value::Null;
-                    }
-                }
-                let operations: Vec<PatchOperation> =
-                    serde_json::from_value(operations.into()).map_err(|_| StatusError::patch_rejected())?;
+                operations.iter().try_for_each(must_be_map).map_err(undecodable)?;
+                let operations = json_patch::decode(operations).map_err(|_| StatusError::patch_rejected())?;
                 if operations.len() > OPERATIONS_MAX {
                     let text = format!(
                         "Request entity too large: The allowed maximum operations in a JSON patch is {OPERATIONS_MAX}, got {}",
@@ -142,40 +126,15 @@ impl Patch {
     pub(crate) fn apply(&self, kind: &Kind, object: &mut Value) -> Result<(), StatusError> {
         match self {
             Patch::Json(operations) => {
-                for operation in operations {
-                    apply_operation(object, operation.clone()).map_err(|_| StatusError::patch_rejected())?;
-                    // A copy can double the size and the depth, so thirty copies could fill the memory.
-                    let (bytes, depth) = size_and_depth(object);
-                    if bytes > PATCHED_BYTES_MAX || depth > LEVELS_MAX {
-                        return Err(StatusError::patch_rejected());
-                    }
-                }
-                Ok(())
+                json_patch::apply(operations, object).map_err(|_| StatusError::patch_rejected())
             }
             Patch::Merge(patch) => {
-                json_patch::merge(object, patch);
+                ::json_patch::merge(object, patch);
                 Ok(())
             }
             Patch::Strategic(patch) => strategic_merge(object, patch.clone(), TypeRef::of(kind)),
         }
     }
-}
-
-/// Applies one operation. As in kube-apiserver, a missing field of a map can be replaced, and equals null in a test. RFC
-/// 6902 forbids both.
-fn apply_operation(object: &mut Value, operation: PatchOperation) -> Result<(), json_patch::PatchError> {
-    let is_missing = |path: &str| {
-        let parent = path.rsplit_once('/').and_then(|(parent, _)| object.pointer(parent));
-        parent.is_some_and(Value::is_object) && object.pointer(path).is_none()
-    };
-    let operation = match operation {
-        PatchOperation::Replace(ReplaceOperation { path, value }) if is_missing(path.as_str()) => {
-            PatchOperation::Add(AddOperation { path, value })
-        }
-        PatchOperation::Test(test) if test.value.is_null() && is_missing(test.path.as_str()) => return Ok(()),
-        other => other,
-    };
-    json_patch::patch(object, &[operation])
 }
 
 /// Decodes the body of a server-side apply.

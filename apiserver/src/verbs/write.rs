@@ -10,23 +10,24 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use crate::{
+    admission::{Admission, plugins, webhooks::Write},
     apply::managed_fields::{self, Force, Manager},
     kinds::{
-        Kind, Part, Source, cluster_ip, defaults,
+        Kind, Part, Source, cluster_ip,
+        field_checks::text,
         metadata::{self, finalizers, holds_nothing, is_terminating},
+        scale_of,
     },
+    names::{random_letters, uid},
     schema::{Nulls, openapi, prune_object},
     status::{Cause, StatusError},
     storage::{Place, Storage},
-    verbs::{
-        admission,
-        store::{remove, store, to_storage},
-    },
+    verbs::store::{remove, store, to_storage},
 };
 
 /// The options of a write.
-#[derive(Debug, Default)]
-pub(crate) struct WriteOptions {
+#[derive(Default)]
+pub(crate) struct WriteOptions<'a> {
     /// Return the result without storing it.
     pub(crate) dry_run: bool,
     pub(crate) unknown_fields: UnknownFields,
@@ -38,6 +39,47 @@ pub(crate) struct WriteOptions {
     pub(crate) manager: Manager,
     /// Filled during the write, and sent as `Warning` headers.
     pub(crate) warnings: Vec<String>,
+    /// The webhooks to ask, if there are any. Writes of controllers do not ask them.
+    pub(crate) admission: Option<&'a mut Admission>,
+}
+
+impl WriteOptions<'_> {
+    /// The time of the write, which is the same in each attempt.
+    fn now(&self, storage: &Storage) -> String {
+        self.admission.as_ref().map_or_else(|| storage.clock.time(), |admission| admission.now.clone())
+    }
+
+    fn writes_scale(&self) -> bool {
+        self.manager.subresource == "scale"
+    }
+
+    /// Asks the webhooks that may change an object.
+    fn mutate(
+        &mut self,
+        storage: &Storage,
+        kind: &Kind,
+        object: &mut Value,
+        before: &Value,
+    ) -> Result<bool, StatusError> {
+        match &mut self.admission {
+            Some(admission) => admission.mutate(storage, kind, object, before),
+            None => Ok(false),
+        }
+    }
+
+    /// Asks the webhooks that accept or refuse an object.
+    fn validate(
+        &mut self,
+        storage: &Storage,
+        kind: &Kind,
+        object: &Value,
+        before: &Value,
+    ) -> Result<(), StatusError> {
+        match &mut self.admission {
+            Some(admission) => admission.validate(storage, Write { kind, object, before }),
+            None => Ok(()),
+        }
+    }
 }
 
 /// `fieldValidation`: how to handle fields that are not in the schema.
@@ -65,20 +107,20 @@ pub(crate) fn create(
     kind: &Kind,
     namespace: Option<&str>,
     mut object: Value,
-    options: &mut WriteOptions,
+    options: &mut WriteOptions<'_>,
 ) -> Result<Arc<Value>, StatusError> {
     check_type(kind, &mut object)?;
     take_namespace(kind, namespace, &mut object)?;
     let version = object["metadata"]["resourceVersion"].take();
-    let name = name_for(storage, kind, namespace, &mut object);
+    let name = name_for(storage, kind, namespace, &mut object, options);
     check_home(storage, kind, namespace, &name)?;
 
-    let now = storage.clock.time();
+    let now = options.now(storage);
     let managed = object["metadata"]["managedFields"].take();
     let metadata = &mut object["metadata"];
     let fields = metadata.as_object_mut().map(std::mem::take).unwrap_or_default();
     *metadata = fields.into_iter().filter(|(field, _)| keeps(kind, field)).collect();
-    metadata["uid"] = uid().into();
+    metadata["uid"] = options.admission.as_ref().map_or_else(uid, |admission| admission.uid.clone()).into();
     metadata["creationTimestamp"] = now.into();
     if kind.has_generation() {
         metadata["generation"] = 1.into();
@@ -91,9 +133,13 @@ pub(crate) fn create(
         object.remove("status");
     }
     prune(kind, &mut object, options)?;
-    finish(storage, kind, None, &mut object, managed, options)?;
-    defaults::admit(kind.built_in(), &mut object);
-    admission::admit(storage, kind, &mut object).map_err(|why| StatusError::forbidden(kind, &name, &why))?;
+    finish(storage, kind, None, &mut object, managed, options);
+    let forbidden = |why: String| StatusError::forbidden(kind, &name, &why);
+    plugins::admit(storage, kind, &mut object).map_err(forbidden)?;
+    if mutate_new(storage, kind, &mut object, options)? {
+        plugins::admit(storage, kind, &mut object).map_err(forbidden)?;
+    }
+    settle_cluster_ip(storage, kind, None, &mut object, options)?;
     let mut causes = metadata::errors(kind, &object);
     kind.validate(&object, None, &mut causes);
     if !causes.is_empty() {
@@ -104,6 +150,8 @@ pub(crate) fn create(
     if let Some(error) = options.create_forbidden.take() {
         return Err(error);
     }
+    options.validate(storage, kind, &object, &Value::Null)?;
+    plugins::check_quotas(storage, kind, &object).map_err(forbidden)?;
     let place = Place::new(kind.stored_in(), namespace, &name);
     // Of a dry run, the version that the client sent is neither checked nor dropped.
     let is_version =
@@ -120,8 +168,85 @@ pub(crate) fn create(
         }
         return Ok(Arc::new(object));
     }
-    admission::charge(storage, kind, &object);
+    plugins::charge(storage, kind, &object);
     Ok(store(storage, kind, &place, object))
+}
+
+/// Lets webhooks change a new object, which does not have its generated parts yet. True if one has changed it.
+fn mutate_new(
+    storage: &Storage,
+    kind: &Kind,
+    object: &mut Value,
+    options: &mut WriteOptions<'_>,
+) -> Result<bool, StatusError> {
+    if options.admission.is_none() {
+        return Ok(false);
+    }
+    let mut shown = object.clone();
+    let metadata = &object["metadata"];
+    let is_generated = !text(&metadata["generateName"]).is_empty();
+    let hidden = [
+        ("uid", true),
+        ("creationTimestamp", true),
+        ("generation", kind.has_generation()),
+        ("name", is_generated),
+    ];
+    let hidden: Vec<&str> =
+        hidden.iter().filter(|(_, is_hidden)| *is_hidden).map(|(field, _)| *field).collect();
+    for field in &hidden {
+        restore(&mut shown["metadata"], &Value::Null, field);
+    }
+    if !options.mutate(storage, kind, &mut shown, &Value::Null)? {
+        return Ok(false);
+    }
+    for field in &hidden {
+        restore(&mut shown["metadata"], metadata, field);
+    }
+    *object = shown;
+    complete(kind, object);
+    Ok(true)
+}
+
+/// Completes an object that webhooks have changed.
+fn complete(kind: &Kind, object: &mut Value) {
+    prune_object(object, kind.schema());
+    if let Source::BuiltIn(entry) = &kind.source {
+        (entry.to_stored)(object);
+    }
+}
+
+/// Lets webhooks change an updated object, or its Scale.
+fn mutate_updated(
+    storage: &Storage,
+    kind: &Kind,
+    after: &mut Value,
+    before: &Value,
+    part: Part,
+    options: &mut WriteOptions<'_>,
+) -> Result<(), StatusError> {
+    let (of, [mut shown, was]) = sent(kind, [after, before], options);
+    if !options.mutate(storage, of, &mut shown, &was)? {
+        return Ok(());
+    }
+    match kind.scale.as_ref().filter(|_| options.writes_scale()) {
+        Some(paths) => {
+            let replicas = shown["spec"]["replicas"].as_i64().unwrap_or(0);
+            after.pointer_mut(&paths.spec).into_iter().for_each(|place| *place = replicas.into());
+        }
+        None => {
+            *after = merged(kind, part, shown, after);
+            complete(kind, after);
+        }
+    }
+    Ok(())
+}
+
+/// The objects of a write as its client sees them: each object, or its Scale; and their kind.
+fn sent<'k>(kind: &'k Kind, objects: [&Value; 2], options: &WriteOptions<'_>) -> (&'k Kind, [Value; 2]) {
+    if options.writes_scale() {
+        return (&scale_of::KIND, objects.map(|object| scale_of::of(kind, object)));
+    }
+    (kind, objects.map(Value::clone))
 }
 
 /// Whether a create keeps the client's value. Kinds without a generation counter keep the client's `generation`.
@@ -139,7 +264,7 @@ pub(crate) fn update(
     place: &Place,
     mut object: Value,
     part: Part,
-    options: &mut WriteOptions,
+    options: &mut WriteOptions<'_>,
 ) -> Result<Arc<Value>, StatusError> {
     let name = place.name();
     check_identity(kind, place, &mut object)?;
@@ -157,7 +282,13 @@ pub(crate) fn update(
     }
     // Writes to `finalize` and `binding` do not change managedFields.
     if matches!(part, Part::Main | Part::Status) {
-        finish(storage, kind, Some(&before_view), &mut after, managed, options)?;
+        finish(storage, kind, Some(&before_view), &mut after, managed, options);
+    }
+    if options.admission.is_some() {
+        mutate_updated(storage, kind, &mut after, &before_view, part, options)?;
+    }
+    if part == Part::Main {
+        settle_cluster_ip(storage, kind, Some(&before_view), &mut after, options)?;
     }
     let mut causes = metadata::errors(kind, &after);
     causes.extend(new_finalizers(&before, &after));
@@ -172,6 +303,10 @@ pub(crate) fn update(
     if kind.has_generation() && part == Part::Main && differs_beyond_metadata(kind, &before, &after) {
         let generation = before["metadata"]["generation"].as_u64().unwrap_or(0) + 1;
         after["metadata"]["generation"] = generation.into();
+    }
+    if options.admission.is_some() {
+        let (of, [shown, was]) = sent(kind, [&kind.view(&after), &before_view], options);
+        options.validate(storage, of, &shown, &was)?;
     }
     if managed_fields::is_same(&before, &after) {
         return Ok(before);
@@ -236,14 +371,14 @@ pub(crate) fn apply(
     mut applied: Value,
     part: Part,
     force: Force,
-    options: &mut WriteOptions,
+    options: &mut WriteOptions<'_>,
 ) -> Result<(Applied, Arc<Value>), StatusError> {
     managed_fields::check(kind, &applied)?;
     // Checks the types before the merge, because the merge of too long lists takes too long.
     kind.check_types(&applied).map_err(|why| kind.undecodable(&why))?;
     options.manager.writes(part);
     leave_part(kind, part, &mut applied);
-    let (name, now) = (place.name(), storage.clock.time());
+    let (name, now) = (place.name(), options.now(storage));
     let live = storage.get(place).map(|live| kind.view(live).into_owned());
     let metadata = &applied["metadata"];
     let uid = metadata["uid"].as_str().unwrap_or_default().to_owned();
@@ -449,7 +584,13 @@ fn take_namespace(kind: &Kind, namespace: Option<&str>, object: &mut Value) -> R
 }
 
 /// The name of a new object: its own, or one generated from `generateName`.
-fn name_for(storage: &Storage, kind: &Kind, namespace: Option<&str>, object: &mut Value) -> String {
+fn name_for(
+    storage: &Storage,
+    kind: &Kind,
+    namespace: Option<&str>,
+    object: &mut Value,
+    options: &WriteOptions<'_>,
+) -> String {
     let metadata = &mut object["metadata"];
     let name = metadata["name"].as_str().unwrap_or_default().to_owned();
     let base = metadata["generateName"].as_str().unwrap_or_default().to_owned();
@@ -457,26 +598,16 @@ fn name_for(storage: &Storage, kind: &Kind, namespace: Option<&str>, object: &mu
         return name;
     }
     let base: String = base.chars().take(GENERATED_BASE_MAX).collect();
+    let mut letters =
+        options.admission.as_ref().map_or_else(random_letters, |admission| admission.letters.clone());
     loop {
-        let name = format!("{base}{}", random_letters());
+        let name = format!("{base}{letters}");
         if storage.get(&Place::new(kind.stored_in(), namespace, &name)).is_none() {
             metadata["name"] = name.as_str().into();
             return name;
         }
+        letters = random_letters();
     }
-}
-
-/// The letters of random suffixes. They contain no vowels, so that they form no words.
-pub(crate) const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
-
-/// Five random letters, as kube-apiserver appends them to `generateName`.
-pub(crate) fn random_letters() -> String {
-    (0..5).map(|_| char::from(LETTERS[fastrand::usize(..LETTERS.len())])).collect()
-}
-
-/// A random uid: RFC 9562, version 4.
-pub(crate) fn uid() -> String {
-    uuid::Builder::from_random_bytes(fastrand::u128(..).to_ne_bytes()).into_uuid().to_string()
 }
 
 /// Checks that the namespace exists, and that neither the namespace nor the CRD is terminating.
@@ -521,7 +652,11 @@ fn restore_metadata(after: &mut Value, before: &Value) {
 }
 
 /// Drops fields that are not in the schema, or refuses the object because of them.
-pub(crate) fn prune(kind: &Kind, object: &mut Value, options: &mut WriteOptions) -> Result<(), StatusError> {
+pub(crate) fn prune(
+    kind: &Kind,
+    object: &mut Value,
+    options: &mut WriteOptions<'_>,
+) -> Result<(), StatusError> {
     let mut unknown = prune_object(object, kind.schema());
     if !kind.is_custom() {
         unknown.truncate(UNKNOWN_FIELDS_MAX);
@@ -543,22 +678,32 @@ fn services(storage: &Storage) -> Vec<&Value> {
     services.flat_map(|services| services.objects.values()).map(|service| &**service).collect()
 }
 
-/// Sets defaults, then managedFields, then the ClusterIP of a Service, which has no manager.
+/// Sets defaults, then managedFields.
 fn finish(
     storage: &Storage,
     kind: &Kind,
     before: Option<&Value>,
     object: &mut Value,
     managed: Value,
-    options: &WriteOptions,
-) -> Result<(), StatusError> {
+    options: &WriteOptions<'_>,
+) {
     kind.normalize(object);
     let nulls = if options.manager.applies { Nulls::Kept } else { Nulls::Dropped };
     kind.set_defaults(object, nulls);
-    managed_fields::track(kind, before, object, managed, &options.manager, &storage.clock.time());
+    managed_fields::track(kind, before, object, managed, &options.manager, &options.now(storage));
     if let Source::BuiltIn(entry) = &kind.source {
         (entry.to_stored)(object);
     }
+}
+
+/// Sets the ClusterIP of a Service, which has no manager.
+fn settle_cluster_ip(
+    storage: &Storage,
+    kind: &Kind,
+    before: Option<&Value>,
+    object: &mut Value,
+    options: &WriteOptions<'_>,
+) -> Result<(), StatusError> {
     if kind.built_in() == "Service" {
         let causes = cluster_ip::settle(&services(storage), before, object, options.dry_run)?;
         if !causes.is_empty() {

@@ -35,6 +35,8 @@
 //! `# @refusing` there chooses a server of its own that refuses more: its first versions are lost, it has no streaming lists,
 //! and the server of the group `gone.example.com` is not there. `# @stop` before one of its requests begins to stop it.
 //!
+//! `{{webhook.url}}` is a webhook server of the story, with the CA `{{webhook.ca}}`: see `webhook.rs`.
+//!
 //! Values that differ between runs have names: `v1 < v2` are versions of objects, and `v2+` is the version of a list
 //! or a bookmark, `v2` or later. Uids, times, addresses and tokens are written as `<…>`.
 //!
@@ -42,6 +44,7 @@
 
 mod differences;
 mod normal;
+mod webhook;
 mod websocket;
 
 use std::{collections::BTreeMap, env, fmt::Write as _, fs, path::PathBuf, sync::Arc, time::Duration};
@@ -61,6 +64,7 @@ use tokio::{
 
 use crate::fixture;
 use differences::{Difference, EDITS};
+pub use webhook::Webhook;
 
 macro_rules! stories {
     ($($name:ident)*) => {
@@ -92,6 +96,7 @@ stories! {
     jobs
     kinds
     managers
+    mutating
     namespaces
     negotiating
     nodes
@@ -114,6 +119,7 @@ stories! {
     stored
     undecodable
     updating
+    validating
     versions
     watching
     websockets
@@ -290,13 +296,15 @@ struct Server {
     embedded: Option<ApiServer>,
     /// Of a server for `@refusing` or `@workloads`.
     control_plane: Option<ControlPlane>,
+    /// Of a story that uses it.
+    webhook: OnceCell<Webhook>,
 }
 
 impl Server {
     fn new(url: String, ca_pem: &str, token: &str, embedded: Option<ApiServer>) -> Server {
         let http = fixture::http(ca_pem, "contract/1");
         let (ca_pem, token) = (ca_pem.to_owned(), token.to_owned());
-        Server { http, url, ca_pem, token, embedded, control_plane: None }
+        Server { http, url, ca_pem, token, embedded, control_plane: None, webhook: OnceCell::new() }
     }
 
     /// An embedded server, after the prelude.
@@ -387,8 +395,13 @@ impl Server {
         if story != PRELUDE {
             self.create_namespace(story).await;
         }
-        let (_, steps) = parse(&fs::read_to_string(file(story)).unwrap());
+        let text = fs::read_to_string(file(story)).unwrap();
+        let (_, steps) = parse(&text);
         let mut named = NamedAnswers::default();
+        if text.contains("{{webhook.") {
+            let webhook = self.webhook.get_or_init(Webhook::start).await;
+            named.insert("webhook".to_owned(), json!({"url": webhook.url, "ca": webhook.ca}));
+        }
         let mut answers = Vec::new();
         let mut rest = &steps[..];
         while !rest.is_empty() {
@@ -498,7 +511,8 @@ impl Server {
     async fn send(&self, step: &Step, named: &NamedAnswers) -> Answer {
         let filled =
             |text: &str| filled(text, named).unwrap_or_else(|| panic!("{}: unknown name", step.title));
-        let url = format!("{}{}", self.url, filled(&step.path));
+        let path = filled(&step.path);
+        let url = if path.starts_with("https://") { path } else { format!("{}{path}", self.url) };
         if step.websocket {
             let bearer = format!("Bearer {}", self.token);
             let mut headers: Vec<(String, String)> = step.headers.clone();
@@ -511,7 +525,9 @@ impl Server {
             headers.retain(|(_, value)| !value.is_empty());
             return websocket::send(&url, &self.ca_pem, &headers, &step.body, step.lines).await;
         }
-        let mut request = self.http.request(step.method.clone(), url);
+        let of_webhook = self.webhook.get().filter(|webhook| url.starts_with(&webhook.url));
+        let http = of_webhook.map_or(&self.http, |webhook| &webhook.http);
+        let mut request = http.request(step.method.clone(), url);
         let has = |name: &str| step.headers.iter().any(|(of, _)| of == name);
         if !has("authorization") {
             request = request.bearer_auth(&self.token);

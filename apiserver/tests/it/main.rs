@@ -21,3 +21,4 @@ mod kinds;
 mod kubectl;
 mod protobuf;
 mod schemas;
+mod webhook_port;

@@ -62,6 +62,9 @@ pub(in super::super) struct ApiserverArgs {
     /// What users may do, other than admin: everything, or what Roles and bindings grant
     #[arg(long, value_name = "MODE", env = "LISTWATCH_AUTHORIZATION", default_value = "always-allow")]
     authorization: Authorization,
+    /// Port on 127.0.0.1 at which webhooks of a Service are called, such as that of an operator that runs on this machine
+    #[arg(long, value_name = "PORT", env = "LISTWATCH_WEBHOOK_PORT", value_parser = parse_port)]
+    webhook_port: Option<u16>,
     /// Run the simulated controllers and kubelet. With false, only the API server, as with envtest
     #[arg(long, value_name = "BOOL", env = "LISTWATCH_CONTROLLERS")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "true")]
@@ -138,11 +141,20 @@ pub(super) fn main(mut apiserver: ApiserverArgs) -> Result<(), Failure> {
         apiserver.log.add(LOG_TARGET);
     }
     apiserver.log.start(Level::WARN);
-    let ApiserverArgs { port, manifests, kubeconfig_out, fault, output, controllers, authorization, .. } =
-        apiserver;
+    let ApiserverArgs {
+        port,
+        manifests,
+        kubeconfig_out,
+        fault,
+        output,
+        controllers,
+        authorization,
+        webhook_port,
+        ..
+    } = apiserver;
     let depth = if apiserver.recursive { Depth::All } else { Depth::One };
     let rbac = authorization == Authorization::Rbac;
-    let options = Options { port, controllers, rbac, ..Options::default() };
+    let options = Options { port, controllers, rbac, webhook_port, ..Options::default() };
     let kubeconfig_out = kubeconfig_out.map(|path| path::absolute(&path).unwrap_or(path));
     until_signal(async |stop| run(options, manifests, depth, kubeconfig_out, fault, output, stop).await)
 }

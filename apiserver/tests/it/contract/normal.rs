@@ -240,6 +240,7 @@ impl Names {
         for (name, generated) in &self.generated {
             text = text.replace(name, generated);
         }
+        text = LOCAL_PORT.replace_all(&text, "https://127.0.0.1:<port>").into_owned();
         text = OBJECT.replace_all(&text, "<object>").into_owned();
         if text.to_lowercase().replace(' ', "").contains("resourceversion") {
             text = NUMBER.replace_all(&text, "<version>").into_owned();
@@ -254,6 +255,8 @@ static TIME: LazyLock<Regex> =
 static UID: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|<uid \d+>").unwrap()
 });
+/// The port of a webhook, but not one below 10000, on which nothing listens.
+static LOCAL_PORT: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"https://127\.0\.0\.1:\d{5}").unwrap());
 static IP: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"^10\.\d+\.\d+\.\d+$").unwrap());
 static AGE: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"^\d+(s|m|h|d)(\d+s)?$").unwrap());
 /// A whole object in a message. It is not compared.

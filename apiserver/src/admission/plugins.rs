@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::{
     kinds::{
-        Kind,
+        Kind, defaults,
         field_checks::{each, text},
     },
     schema::quantity::quantity,
@@ -14,6 +14,7 @@ use crate::{
 
 /// Sets fields of a new object. The error is why it is forbidden.
 pub(crate) fn admit(storage: &Storage, kind: &Kind, object: &mut Value) -> Result<(), String> {
+    defaults::admit(kind.built_in(), object);
     match kind.built_in() {
         "Pod" => {
             prioritize(storage, &mut object["spec"])?;
@@ -22,7 +23,7 @@ pub(crate) fn admit(storage: &Storage, kind: &Kind, object: &mut Value) -> Resul
         "PersistentVolumeClaim" => choose_class(storage, &mut object["spec"]),
         _ => {}
     }
-    check_quotas(storage, kind, object)
+    Ok(())
 }
 
 fn all<'a>(storage: &'a Storage, collection: &str) -> impl Iterator<Item = &'a Value> + use<'a> {
@@ -93,7 +94,7 @@ fn choose_class(storage: &Storage, spec: &mut Value) {
 }
 
 /// Refuses an object if a quota of its namespace has none left. Only numbers of objects count, not their resources.
-fn check_quotas(storage: &Storage, kind: &Kind, object: &Value) -> Result<(), String> {
+pub(crate) fn check_quotas(storage: &Storage, kind: &Kind, object: &Value) -> Result<(), String> {
     let namespace = &object["metadata"]["namespace"];
     if namespace.is_null() {
         return Ok(());
