@@ -10,8 +10,12 @@
 //! the request body use the same syntax; [`help`] describes it. Each fault is implemented at the place of its effect:
 //! for requests in `http/server.rs`, for watches in `verbs/watch.rs`, for the whole server (restart, backup, history)
 //! in `state.rs`.
+//!
+//! A request that a fault holds waits for its release. A test waits for it at `/listwatch/faults/held`, does what it wants to
+//! do at this point, such as killing the client, and releases it with a DELETE.
 
 use std::{
+    collections::BTreeMap,
     fmt,
     num::NonZeroUsize,
     ops::RangeInclusive,
@@ -21,7 +25,7 @@ use std::{
 };
 
 use http::Method;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use serde_json::json;
 
@@ -34,6 +38,9 @@ use crate::{
 
 /// The path at which administrators list, plan and end faults.
 pub(crate) const PATH: &str = "/listwatch/faults";
+
+/// The path at which administrators wait for held requests, and release them.
+pub(crate) const HELD_PATH: &str = "/listwatch/faults/held";
 
 /// Most planned faults at a time. One more drops the oldest.
 const FAULTS_MAX: usize = 100;
@@ -87,6 +94,11 @@ pub enum Fault {
     Silence,
     /// Requests take effect, then the stream or connection breaks before the answer is sent.
     LoseAnswer,
+    /// Writes wait until [`ApiServer::release_held`](super::ApiServer::release_held), then take effect. If the client
+    /// disconnects meanwhile, they do not.
+    Hold,
+    /// Writes take effect, and their answers wait until [`ApiServer::release_held`](super::ApiServer::release_held).
+    HoldAnswer,
     /// Writes are refused by an admission webhook.
     Deny {
         /// Its name.
@@ -127,7 +139,7 @@ impl Scope {
         match self {
             Scope::Ends(_) => &["path", "times", "lines"],
             Scope::Watches => &["path", "times"],
-            Scope::Requests(_) => &["path", "times", "method", "user"],
+            Scope::Requests(_) => &["path", "times", "method", "user", "nth"],
             Scope::Server => &[],
         }
     }
@@ -139,13 +151,16 @@ impl Scope {
                 "End all open watches; with lines=N, each new watch after N lines. Also path=PART, times=N:"
             }
             Scope::Watches => "Watches. Also path=PART (of path and query), times=N:",
-            Scope::Requests(_) => "Requests. Also path=PART, times=N, method=GET, user=NAME:",
+            Scope::Requests(_) => {
+                "Requests. Also path=PART, times=N, method=GET, user=NAME, nth=N (only the N-th one that matches):"
+            }
             Scope::Server => "The whole server, at once:",
         }
     }
 }
 
 const METHODS: &[&str] = &["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"];
+const WRITES: &[&str] = &["POST", "PUT", "PATCH", "DELETE"];
 
 impl Fault {
     fn scope(&self) -> Scope {
@@ -166,7 +181,7 @@ impl Fault {
             | Fault::Delay(_)
             | Fault::Silence
             | Fault::LoseAnswer => Scope::Requests(METHODS),
-            Fault::Deny { .. } => Scope::Requests(&["POST", "PUT", "PATCH", "DELETE"]),
+            Fault::Hold | Fault::HoldAnswer | Fault::Deny { .. } => Scope::Requests(WRITES),
             Fault::Quota(_) => Scope::Requests(&["POST"]),
             Fault::ExpireHistory | Fault::Restart | Fault::Backup | Fault::Restore => Scope::Server,
         }
@@ -198,6 +213,18 @@ impl Fault {
     pub fn times(self, times: u64) -> Planned {
         Planned::from(self).times(times)
     }
+
+    /// Limits the fault to the requests of this user.
+    #[must_use]
+    pub fn by(self, user: &str) -> Planned {
+        Planned::from(self).by(user)
+    }
+
+    /// Limits the fault to the n-th request that matches; 1 is the first.
+    #[must_use]
+    pub fn nth(self, nth: u64) -> Planned {
+        Planned::from(self).nth(nth)
+    }
 }
 
 /// A fault, and the requests that it applies to.
@@ -210,6 +237,8 @@ pub struct Planned {
     user: String,
     /// How often it still applies. `None`: until faults are ended.
     times: Option<u64>,
+    /// How many requests that match it still lets pass.
+    passes: u64,
     /// Applies to watches that open later; each ends after this many lines.
     after_lines: Option<u64>,
     /// As the user wrote it, for the list of faults.
@@ -220,7 +249,7 @@ impl From<Fault> for Planned {
     fn from(fault: Fault) -> Planned {
         let text = format!("{fault:?}");
         let (method, path, user) = (String::new(), String::new(), String::new());
-        Planned { fault, method, path, user, times: None, after_lines: None, text }
+        Planned { fault, method, path, user, times: None, passes: 0, after_lines: None, text }
     }
 }
 
@@ -237,6 +266,20 @@ impl Planned {
     pub fn times(mut self, times: u64) -> Planned {
         self.times = Some(times);
         self
+    }
+
+    /// See [`Fault::by`].
+    #[must_use]
+    pub fn by(mut self, user: &str) -> Planned {
+        user.clone_into(&mut self.user);
+        self
+    }
+
+    /// See [`Fault::nth`].
+    #[must_use]
+    pub fn nth(mut self, nth: u64) -> Planned {
+        self.passes = nth.saturating_sub(1);
+        self.times(1)
     }
 
     /// Applies to watches that open from now on, and ends each after this many lines. Open watches go on. Only for
@@ -281,6 +324,10 @@ impl Planned {
             && self.fault.methods().contains(&method)
             && (self.method.is_empty() || self.method == method)
             && target.contains(&self.path);
+        if applies && self.passes > 0 {
+            self.passes -= 1;
+            return false;
+        }
         if applies && let Some(times) = &mut self.times {
             *times -= 1;
         }
@@ -302,7 +349,7 @@ type Make = fn(&Values) -> Result<Fault, String>;
 
 /// The faults by name: their keys with defaults, their help text and their constructor.
 #[rustfmt::skip]
-const NAMED: [(&str, &str, &str, Make); 29] = [
+const NAMED: [(&str, &str, &str, Make); 31] = [
     ("end-watches", "", "watches end cleanly", |_| Ok(Fault::EndWatches)),
     ("cut-watches", "", "watches are cut in the middle of a line", |_| Ok(Fault::CutWatches)),
     ("expire-watches", "", "watches end with an ERROR event, 410 Expired", |_| Ok(Fault::ExpireWatches)),
@@ -317,6 +364,8 @@ const NAMED: [(&str, &str, &str, Make); 29] = [
     ("slow", "time=1s", "requests are answered after a delay", |keys| Ok(Fault::Delay(keys.time("time")?))),
     ("silence", "", "requests get no answer, and their bodies are not read", |_| Ok(Fault::Silence)),
     ("lose-answer", "", "requests take effect, but the connection breaks before the answer", |_| Ok(Fault::LoseAnswer)),
+    ("hold", "", "writes wait for DELETE /listwatch/faults/held, then take effect", |_| Ok(Fault::Hold)),
+    ("hold-answer", "", "writes take effect, and their answers wait for DELETE /listwatch/faults/held", |_| Ok(Fault::HoldAnswer)),
     ("unauthorized", "", "401, as for an expired token", |_| Ok(refused(StatusError::unauthorized()))),
     ("forbidden", "rules=[]", "403, unless these rules of a Role allow the request", forbidden),
     ("too-many-requests", "retry-after=1", "429 in plain text, as from an overloaded server", too_many_requests),
@@ -437,7 +486,7 @@ impl FromStr for Planned {
         let values = Values([&given.0[..], &defaults.0].concat());
         let fault = make(&values)?;
         let number = |key, min| values.get(key).map(|_| values.number(key, min..=NUMBER_MAX)).transpose();
-        let (times, after_lines) = (number("times", 1)?, number("lines", 0)?);
+        let (times, after_lines, nth) = (number("times", 1)?, number("lines", 0)?, number("nth", 1)?);
         let common = fault.scope().keys();
         let known: Vec<&str> = defaults.0.iter().map(|(key, _)| *key).chain(common.iter().copied()).collect();
         if let Some((unknown, _)) = given.0.iter().find(|(key, _)| !known.contains(key)) {
@@ -455,7 +504,15 @@ impl FromStr for Planned {
         if !method.is_empty() && !methods.contains(&method.as_str()) {
             return Err(format!("method={method}: {name} applies to {}", methods.join(", ")));
         }
-        Ok(Planned { fault, method, path, user, times, after_lines, text: text.to_owned() })
+        if times.is_some() && nth.is_some() {
+            return Err("give times=N or nth=N, not both".to_owned());
+        }
+        let planned =
+            Planned { fault, method, path, user, times, passes: 0, after_lines, text: text.to_owned() };
+        Ok(match nth {
+            Some(nth) => planned.nth(nth),
+            None => planned,
+        })
     }
 }
 
@@ -650,7 +707,21 @@ impl Course {
 
 /// The faults of a server.
 #[derive(Debug, Default)]
-pub(crate) struct Faults(Mutex<State>);
+pub(crate) struct Faults {
+    state: Mutex<State>,
+    held: watch::Sender<Held>,
+}
+
+/// The requests that wait for their release.
+#[derive(Debug, Default)]
+struct Held {
+    /// By number, in the order of their arrival: `POST /api/v1/namespaces/default/pods`.
+    requests: BTreeMap<u64, String>,
+    /// The number of the next one.
+    next: u64,
+    /// Those with smaller numbers are released.
+    released: u64,
+}
 
 #[derive(Debug, Default)]
 struct State {
@@ -661,7 +732,7 @@ struct State {
 impl Faults {
     /// Plans a fault for watches or requests. It applies to open watches at once.
     pub(crate) fn plan(&self, mut planned: Planned) {
-        let mut state = lock(&self.0);
+        let mut state = lock(&self.state);
         let effect = match planned.fault.scope() {
             Scope::Ends(ending) if planned.after_lines.is_none() => Some(Effect::End(ending)),
             Scope::Watches if planned.fault == Fault::StallWatches => Some(Effect::Stall),
@@ -685,16 +756,45 @@ impl Faults {
 
     /// Ends all faults. Stalled watches go on.
     pub(crate) fn end(&self) {
-        let mut state = lock(&self.0);
+        let mut state = lock(&self.state);
         state.planned.clear();
         for course in state.open.iter().filter_map(Weak::upgrade) {
             course.change(None);
         }
+        self.release();
+    }
+
+    /// Holds a request until it is released. A client that disconnects drops this future, and so the request.
+    pub(crate) async fn hold(&self, request: &Request) {
+        let mut changes = self.held.subscribe();
+        let mut number = 0;
+        self.held.send_modify(|held| {
+            number = held.next;
+            held.next += 1;
+            held.requests.insert(number, format!("{} {}", request.method, request.target));
+        });
+        let _leaves = Leaves { faults: self, number };
+        // The sender is ours, so it is not closed.
+        let _ = changes.wait_for(|held| held.released > number).await;
+    }
+
+    /// Waits until the number of held requests is as wanted. Returns them, oldest first.
+    pub(crate) async fn held(&self, wanted: impl Fn(usize) -> bool) -> Vec<String> {
+        let mut changes = self.held.subscribe();
+        match changes.wait_for(|held| wanted(held.requests.len())).await {
+            Ok(held) => held.requests.values().cloned().collect(),
+            Err(_) => Vec::new(),
+        }
+    }
+
+    /// Lets the held requests go on.
+    pub(crate) fn release(&self) {
+        self.held.send_modify(|held| held.released = held.next);
     }
 
     /// The planned faults, one per line.
     pub(crate) fn list(&self) -> String {
-        let planned = &lock(&self.0).planned;
+        let planned = &lock(&self.state).planned;
         if planned.is_empty() {
             return "none planned\n".to_owned();
         }
@@ -703,7 +803,7 @@ impl Faults {
 
     /// The faults of a watch that opens now.
     pub(crate) fn of_watch(&self, target: &str) -> Arc<Course> {
-        let mut state = lock(&self.0);
+        let mut state = lock(&self.state);
         let mut faults = Vec::new();
         for planned in &mut state.planned {
             let is_for_watches = matches!(planned.fault.scope(), Scope::Ends(_) | Scope::Watches);
@@ -722,7 +822,7 @@ impl Faults {
 
     /// The fault of a request: the first planned one that applies.
     pub(crate) fn of_request(&self, request: &Request, user: Option<&str>) -> Option<Fault> {
-        let mut state = lock(&self.0);
+        let mut state = lock(&self.state);
         let found = state.planned.iter_mut().find_map(|planned| {
             let applies = planned.is_for(request, user) && planned.take(&request.method, &request.target);
             applies.then(|| planned.fault.clone())
@@ -733,10 +833,24 @@ impl Faults {
 
     /// The error of an apply or a PUT that creates its object, if a fault forbids the create.
     pub(crate) fn forbid_create(&self, request: &Request, user: Option<&str>) -> Option<StatusError> {
-        lock(&self.0).planned.iter_mut().find_map(|planned| {
+        lock(&self.state).planned.iter_mut().find_map(|planned| {
             let error = planned.fault.forbids(request, user, Verb::Create)?;
             (planned.has_user(user) && planned.take(&request.method, &request.target)).then_some(error)
         })
+    }
+}
+
+/// Removes a request from the held ones when it is released or dropped.
+struct Leaves<'a> {
+    faults: &'a Faults,
+    number: u64,
+}
+
+impl Drop for Leaves<'_> {
+    fn drop(&mut self) {
+        self.faults.held.send_modify(|held| {
+            held.requests.remove(&self.number);
+        });
     }
 }
 

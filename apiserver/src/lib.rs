@@ -319,7 +319,22 @@ impl ApiServer {
         self.server.fault(fault.into());
     }
 
-    /// Ends all faults. Stalled watches resume.
+    /// Waits until a fault holds a request. Returns the held requests, oldest first: `POST /api/v1/namespaces`.
+    pub async fn held(&self) -> Vec<String> {
+        self.server.faults.held(|requests| requests > 0).await
+    }
+
+    /// Waits until no request is held: all are released, or their clients have disconnected.
+    pub async fn no_longer_held(&self) {
+        self.server.faults.held(|requests| requests == 0).await;
+    }
+
+    /// Releases the requests that faults hold now.
+    pub fn release_held(&self) {
+        self.server.faults.release();
+    }
+
+    /// Ends all faults. Stalled watches resume, and held requests go on.
     pub fn end_faults(&self) {
         self.server.faults.end();
     }

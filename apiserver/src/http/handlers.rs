@@ -294,12 +294,26 @@ pub(crate) fn delete_collection(
     Ok(answer)
 }
 
-/// The endpoint for faults on demand, for administrators: POST plans faults or shows help, GET lists, DELETE ends them.
-pub(crate) fn faults(server: &Server, request: &Request, user: &str) -> Answer {
+/// The endpoints for faults on demand, for administrators: POST plans faults or shows help, GET lists, DELETE ends them. Of held
+/// requests, GET waits for the first one, and DELETE releases them.
+pub(crate) async fn faults(server: &Server, request: &Request, user: &str) -> Answer {
     if user != ADMIN {
         let method = request.method.as_str().to_lowercase();
         let message = format!("forbidden: User {user:?} cannot {method} path {:?}", request.path);
         return Answer::refused(StatusError::not_allowed(message, json!({})));
+    }
+    if request.path == faults::HELD_PATH {
+        return match request.method {
+            Method::GET => Answer::text(
+                200,
+                format!("{}\n", server.faults.held(|requests| requests > 0).await.join("\n")),
+            ),
+            Method::DELETE => {
+                server.faults.release();
+                Answer::text(200, "all released\n")
+            }
+            _ => Answer::refused(StatusError::method_not_allowed()),
+        };
     }
     match request.method {
         Method::POST if request.body.trim_ascii() == b"help" => Answer::text(200, faults::help()),

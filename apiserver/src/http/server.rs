@@ -274,7 +274,7 @@ where
     let mut request = head(parts);
     let (user, identified) = server.user(&server.storage(), &request);
     let fault = match request.path.as_str() {
-        faults::PATH => None,
+        faults::PATH | faults::HELD_PATH => None,
         _ => server.faults.of_request(&request, user.as_deref()),
     };
     if fault == Some(Fault::Silence) {
@@ -292,11 +292,17 @@ where
     if let Some(Fault::Delay(delay)) = fault {
         tokio::time::sleep(delay).await;
     }
+    if fault == Some(Fault::Hold) {
+        server.faults.hold(&request).await;
+    }
     let user_name = user.as_deref();
     let error =
         identified.and_then(|()| server.check(&server.storage(), &request, user_name, Verb::OfMethod)).err();
     let error = error.or_else(|| fault.as_ref()?.forbids(&request, user_name, Verb::OfMethod)).or(unread);
     let answer = answer(&server, &request, fault.as_ref(), user_name, error).await;
+    if fault == Some(Fault::HoldAnswer) {
+        server.faults.hold(&request).await;
+    }
     let (method, path, user_agent) = (&request.method, &request.target, request.user_agent());
     let (status, elapsed) = (answer.status, started.elapsed());
     tracing::debug!(target: LOG_TARGET, %method, path, status, user_agent, ?elapsed, "answered");
@@ -346,7 +352,9 @@ async fn answer(
             Answer::planned(*status, body.clone(), *retry_after_secs)
         }
         (_, _, Some(error)) => Answer::refused(error),
-        (_, Some(user), None) if request.path == faults::PATH => handlers::faults(server, request, user),
+        (_, Some(user), None) if [faults::PATH, faults::HELD_PATH].contains(&&*request.path) => {
+            handlers::faults(server, request, user).await
+        }
         (Some(Fault::Deny { webhook, message, code }), _, _) => {
             Answer::refused(faults::denied(webhook, message, *code))
         }

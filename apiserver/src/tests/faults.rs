@@ -168,6 +168,49 @@ async fn a_write_can_take_effect_and_its_answer_be_lost() {
     assert_eq!((head, body), (String::new(), String::new()), "over HTTP/1.1 nothing comes at all");
 }
 
+#[tokio::test]
+async fn a_write_can_be_held_before_its_effect_or_before_its_answer() {
+    for (fault, while_held) in [("hold", 404), ("hold-answer", 200)] {
+        let fixture = fixture(&[&format!("{fault},path=/configmaps,method=POST,nth=2")]).await;
+        assert_eq!(fixture.post(CONFIG_MAPS, config_map("a", json!({}))).await.0, 201, "the first passes");
+        let release = async {
+            let (_, held) = fixture.get("/listwatch/faults/held").await;
+            assert_eq!(held, json!(format!("POST {CONFIG_MAPS}\n")));
+            assert_eq!(fixture.get(&format!("{CONFIG_MAPS}/b")).await.0, while_held, "{fault}");
+            assert_eq!(fixture.delete("/listwatch/faults/held").await, (200, json!("all released\n")));
+        };
+        let (second, ()) = tokio::join!(fixture.post(CONFIG_MAPS, config_map("b", json!({}))), release);
+        assert_eq!(second.0, 201, "{fault}");
+        assert_eq!(
+            fixture.post(CONFIG_MAPS, config_map("c", json!({}))).await.0,
+            201,
+            "only the second is held"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_held_write_of_a_client_that_disconnects_has_no_effect() {
+    let fixture = fixture(&["hold,user=jane"]).await;
+    fixture.server.add_token("jane", "jane");
+    for protocol in ["http/1.1", "h2"] {
+        let ca = reqwest::Certificate::from_pem(fixture.server.ca_pem().as_bytes()).expect("our own CA");
+        let builder = reqwest::Client::builder().tls_certs_only([ca]);
+        let builder = if protocol == "h2" { builder } else { builder.http1_only() };
+        let client = builder.build().expect("a client");
+        let url = format!("{}{CONFIG_MAPS}", fixture.server.url());
+        let create = client.post(url).bearer_auth("jane").body(config_map("a", json!({})).to_string());
+        tokio::select! {
+            answer = create.send() => panic!("{answer:?}"),
+            held = fixture.server.held() => assert_eq!(held, [format!("POST {CONFIG_MAPS}")]),
+        }
+        drop(client);
+        fixture.server.no_longer_held().await;
+        fixture.server.release_held();
+        assert_eq!(fixture.get(&format!("{CONFIG_MAPS}/a")).await.0, 404, "{protocol}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn answers_can_be_slow_or_not_come() {
     let fixture = fixture(&["slow,time=2s,path=/secrets", "silence,path=/configmaps"]).await;
@@ -441,7 +484,7 @@ fn an_invalid_fault_is_refused_with_the_valid_ones() {
 fn every_fault_in_the_help_text_can_be_parsed() {
     let names = fault_help();
     let faults: Vec<&str> = names.lines().filter(|line| line.starts_with("  ")).collect();
-    assert_eq!(faults.len(), 29, "{names}");
+    assert_eq!(faults.len(), 31, "{names}");
     for line in faults {
         let text = line.split_whitespace().next().expect("a name");
         assert!(text.parse::<Planned>().is_ok(), "{text}");
