@@ -46,7 +46,7 @@ impl Clock {
 
     /// The time since a timestamp. `None` if it cannot be parsed.
     pub(crate) fn since(&self, timestamp: &Value) -> Option<Duration> {
-        let then = humantime::parse_rfc3339_weak(timestamp.as_str()?).ok()?;
+        let then = parse_time(timestamp.as_str()?)?;
         Some(self.now().duration_since(then).unwrap_or_default())
     }
 
@@ -54,6 +54,11 @@ impl Clock {
     pub(crate) fn age(&self, timestamp: &Value) -> String {
         self.since(timestamp).map_or_else(|| "<unknown>".to_owned(), human_duration)
     }
+}
+
+/// Parses a timestamp.
+pub(crate) fn parse_time(text: &str) -> Option<SystemTime> {
+    humantime::parse_rfc3339_weak(text).ok()
 }
 
 /// Parses a duration such as `1h30m`, as Go programs write it; `0` needs no unit. `None` if it is malformed, or longer

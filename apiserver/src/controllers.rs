@@ -43,6 +43,7 @@ use crate::{
     storage::{Change, Place, Storage},
     verbs::{
         delete::{Deletion, Propagation},
+        served_kinds,
         write::{self, WriteOptions},
     },
 };
@@ -53,7 +54,7 @@ const NAMESPACES: [&str; 4] = ["default", "kube-node-lease", "kube-public", "kub
 /// The ConfigMap in each namespace with the certificate of the server.
 const ROOT_CA: &str = "kube-root-ca.crt";
 
-/// Creates the objects that every cluster has and, with controllers, a Node.
+/// Creates the objects that every cluster has and, with controllers, a Node and the kinds of a metrics server.
 pub(crate) fn bootstrap(storage: &mut Storage, ca_pem: &str, with_node: bool) {
     for name in NAMESPACES {
         make(storage, "", "namespaces", None, json!({"metadata": {"name": name}}));
@@ -77,6 +78,7 @@ pub(crate) fn bootstrap(storage: &mut Storage, ca_pem: &str, with_node: bool) {
     if with_node {
         volume::make_class(storage);
         kubelet::register(storage);
+        served_kinds::serve_metrics(storage);
     }
 }
 

@@ -55,15 +55,18 @@ fn subresource_verbs(name: &str) -> &'static [&'static str] {
     match name {
         "finalize" => &["update"],
         "eviction" | "token" => &["create"],
+        "log" => &["get"],
+        "exec" => &["create", "get"],
         _ => &["get", "patch", "update"],
     }
 }
 
-/// Group, version and kind of a subresource that has others than its resource.
+/// The kind of a subresource that has another one than its resource, with group and version if discovery names them.
 fn subresource_kind(name: &str) -> Option<Value> {
     match name {
         "scale" => Some(json!({"group": "autoscaling", "version": "v1", "kind": "Scale"})),
         "eviction" => Some(json!({"group": "policy", "version": "v1", "kind": "Eviction"})),
+        "exec" => Some(json!({"kind": "PodExecOptions"})),
         "token" => Some(json!({"group": "authentication.k8s.io", "version": "v1", "kind": "TokenRequest"})),
         _ => None,
     }
@@ -95,10 +98,13 @@ fn aggregated_resource(kind: &Kind) -> Value {
         .subresources()
         .into_iter()
         .map(|name| {
-            let response_kind = subresource_kind(name).unwrap_or_else(|| match kind.is_custom() {
+            let own = subresource_kind(name).unwrap_or_else(|| match kind.is_custom() {
                 true => response_kind.clone(),
-                false => json!({"group": "", "version": "", "kind": kind.kind}),
+                false => json!({"kind": kind.kind}),
             });
+            let field = |name: &str| own[name].as_str().unwrap_or_default();
+            let response_kind =
+                json!({"group": field("group"), "version": field("version"), "kind": own["kind"]});
             json!({"subresource": name, "responseKind": response_kind, "verbs": subresource_verbs(name)})
         })
         .collect();

@@ -6,6 +6,7 @@ pub(crate) mod target;
 pub(crate) mod admitted;
 pub(crate) mod handlers;
 mod reviews;
+mod containers;
 pub(crate) mod options;
 pub(crate) mod response;
 pub(crate) mod websocket;

@@ -378,7 +378,7 @@ impl Kind {
             "" => return names,
             "CertificateSigningRequest" => names.push("approval"),
             "Namespace" => names.push("finalize"),
-            "Pod" => names.push("eviction"),
+            "Pod" => names.extend(["eviction", "exec", "log"]),
             "ServiceAccount" => names.push("token"),
             _ => {}
         }

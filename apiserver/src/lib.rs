@@ -21,14 +21,13 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Not supported: answers in protobuf, and these subresources:
-//! log, exec, attach, portforward, proxy, binding, ephemeralcontainers, resize.
+//! Not supported: answers in protobuf, and these subresources: attach, portforward, proxy, binding, ephemeralcontainers, resize.
 //!
 //! The modules, from the connection down. Each module uses only the modules below it:
 //!
 //! ```text
-//! http/           server (TLS, connections), router (path and method to handler), admitted, handlers, reviews, options, response,
-//!                 websocket
+//! http/           server (TLS, connections), router (path and method to handler), admitted, handlers, reviews, containers
+//!                 (logs, commands), options, response, websocket
 //! controllers/    garbage collector, namespaces, rollout (Deployments, ReplicaSets), stateful_set, daemon_set, volume (claims
 //!                 and volumes), endpoints, job (Jobs, CronJobs), disruption, quota, role (aggregation), a simulated kubelet
 //! verbs/          read (get, list), watch, write (create, update, apply), patch, delete, scale; served_kinds
@@ -36,6 +35,7 @@
 //! admission/      what may change or refuse a write: plugins of kube-apiserver, webhooks, their client
 //! discovery       /api, /apis, /openapi/v3, /version
 //! state           the state that connections and controllers share
+//! exec            the rules for pods/exec
 //! faults          faults on demand: 429, 410, cut watches, …
 //! authorization/  the rules of a user, applied to a request; bindings (the rules of Roles)
 //! request         path, query, Accept header and body of a request
@@ -60,6 +60,7 @@ mod verbs;
 mod admission;
 mod discovery;
 mod state;
+mod exec;
 mod faults;
 mod authorization;
 mod request;
@@ -103,6 +104,7 @@ use crate::{
 };
 pub use crate::{
     authorization::Rule,
+    exec::ExecRule,
     faults::{Cut, Fault, Planned, help as fault_help},
     http::LOG_TARGET,
     kinds::help as kinds_help,
@@ -126,6 +128,8 @@ pub struct Options {
     pub webhook_port: Option<u16>,
     /// Whether the controllers run: for garbage collection, namespaces, workloads and Pods.
     pub controllers: bool,
+    /// What commands in the containers of Pods print. Others are refused.
+    pub exec: Vec<ExecRule>,
     /// How long the simulated kubelet takes to make a Pod ready.
     pub pod_start: Duration,
     /// How often the simulated kubelet renews its Lease. These writes raise the resourceVersion of an idle server.
@@ -140,6 +144,7 @@ impl Default for Options {
             rbac: false,
             webhook_port: None,
             controllers: true,
+            exec: Vec::new(),
             pod_start: Duration::ZERO,
             heartbeat: controllers::HEARTBEAT,
         }
@@ -195,6 +200,7 @@ impl ApiServer {
             backup,
             restarts: tokio::sync::watch::Sender::default(),
             webhook_port: options.webhook_port,
+            exec: options.exec.clone(),
             pod_start: options.pod_start,
             heartbeat: options.heartbeat,
         });

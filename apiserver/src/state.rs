@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::{
     authorization::{self, Granted, MASTERS, Rule, Subject, Verb},
+    exec::ExecRule,
     faults::{Fault, Faults, Planned},
     request::Request,
     status::StatusError,
@@ -68,6 +69,7 @@ pub(crate) struct Server {
     pub(crate) restarts: tokio::sync::watch::Sender<u64>,
     /// The port on 127.0.0.1 of webhooks that are a Service.
     pub(crate) webhook_port: Option<u16>,
+    pub(crate) exec: Vec<ExecRule>,
     pub(crate) pod_start: Duration,
     pub(crate) heartbeat: Duration,
 }

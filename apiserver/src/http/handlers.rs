@@ -13,7 +13,7 @@ use crate::{
     faults,
     http::{
         options::{delete_options, deletion, write_options},
-        response::{Answer, Content},
+        response::{Answer, Content, Stream},
         target::Target,
         websocket,
     },
@@ -49,7 +49,7 @@ pub(crate) fn watch(
     let options = WatchOptions::parse(&request.query, kind, namespace, course)?;
     let watch = Watch::open(server, kind, options, representation)?;
     if request.wants_websocket() {
-        let response = websocket::handshake(request, watch);
+        let response = websocket::handshake(request, Stream::new(watch));
         return Ok(Answer::new(response.status().as_u16(), Content::WebSocket(Box::new(response))));
     }
     Ok(Answer::new(200, Content::Watch(Box::new(watch))))

@@ -16,6 +16,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use futures_util::stream;
 use http::{HeaderValue, Response, header};
 use hyper::body::{Body, Frame};
 use serde_json::Value;
@@ -51,6 +52,8 @@ pub(crate) enum Content {
     /// The body of a [`Fault::Answer`](crate::Fault::Answer).
     Raw(String),
     Watch(Box<Watch>),
+    /// The log of a container.
+    Log(Stream),
     /// The answer to a handshake, which has only the headers of WebSockets.
     WebSocket(Box<Response<AnswerBody>>),
 }
@@ -97,11 +100,14 @@ impl Answer {
             Content::Text(text) => (TEXT, whole(text.into())),
             Content::Raw(text) => (media_type(&text), whole(text.into())),
             Content::Watch(watch) => (JSON, AnswerBody::Stream(Stream::new(*watch))),
+            Content::Log(log) => ("text/plain", AnswerBody::Stream(log)),
             Content::WebSocket(response) => return *response,
         };
         *response.body_mut() = body;
         let headers = response.headers_mut();
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+        if self.status != 204 {
+            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+        }
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
         if let Ok(id) = HeaderValue::from_str(&uid()) {
             headers.insert("audit-id", id);
@@ -162,12 +168,22 @@ pub(crate) enum AnswerBody {
     Stream(Stream),
 }
 
-/// The stream of an open watch. The watch does work only when the connection polls it.
+/// A stream of chunks, such as an open watch. It does work only when the connection polls it.
 pub(crate) struct Stream {
-    next: Pin<Box<dyn Future<Output = Step> + Send>>,
+    chunks: Pin<Box<dyn futures_util::Stream<Item = Result<Bytes, Cut>> + Send>>,
     done: bool,
+    pub(crate) messages: Messages,
     /// Dropped with the stream. Until then, the connection is not idle. The drop logs the end of the watch.
     pub(crate) open: Option<OpenWatch>,
+}
+
+/// How the chunks of a stream become the messages of a WebSocket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Messages {
+    /// Each line is a text message.
+    Lines,
+    /// Each chunk is a binary message, whose first byte is the channel.
+    Channels,
 }
 
 /// An open watch. Its beginning and its end are logged.
@@ -186,23 +202,27 @@ impl Drop for OpenWatch {
     }
 }
 
-type Step = (Watch, Bytes, Option<Result<Bytes, Cut>>);
-
 impl Stream {
+    /// The events of a watch. A fault can limit the size of a chunk; then `rest` holds the remaining bytes, which come first.
     pub(crate) fn new(watch: Watch) -> Stream {
-        Stream { next: Box::pin(step(watch, Bytes::new())), done: false, open: None }
+        let chunks = stream::unfold((watch, Bytes::new()), async |(mut watch, rest)| {
+            let line = if rest.is_empty() { watch.next().await? } else { Ok(rest) };
+            Some(match (line, watch.chunk_bytes().map(NonZeroUsize::get)) {
+                (Ok(mut line), Some(chunk_bytes)) if line.len() > chunk_bytes => {
+                    let piece = line.split_to(chunk_bytes);
+                    (Ok(piece), (watch, line))
+                }
+                (line, _) => (line, (watch, Bytes::new())),
+            })
+        });
+        Stream::of(chunks, Messages::Lines)
     }
-}
 
-/// The next chunk. A fault can limit its size; then `rest` holds the remaining bytes, which come first.
-async fn step(mut watch: Watch, rest: Bytes) -> Step {
-    let line = if rest.is_empty() { watch.next().await } else { Some(Ok(rest)) };
-    match (line, watch.chunk_bytes().map(NonZeroUsize::get)) {
-        (Some(Ok(mut line)), Some(chunk_bytes)) if line.len() > chunk_bytes => {
-            let piece = line.split_to(chunk_bytes);
-            (watch, line, Some(Ok(piece)))
-        }
-        (line, _) => (watch, Bytes::new(), line),
+    pub(crate) fn of(
+        chunks: impl futures_util::Stream<Item = Result<Bytes, Cut>> + Send + 'static,
+        messages: Messages,
+    ) -> Stream {
+        Stream { chunks: Box::pin(chunks), done: false, messages, open: None }
     }
 }
 
@@ -218,15 +238,12 @@ impl Body for AnswerBody {
             AnswerBody::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
             AnswerBody::Stream(stream) if stream.done => Poll::Ready(None),
             AnswerBody::Stream(stream) => {
-                let (watch, rest, piece) = match stream.next.as_mut().poll(context) {
-                    Poll::Ready(step) => step,
+                let chunk = match stream.chunks.as_mut().poll_next(context) {
+                    Poll::Ready(chunk) => chunk,
                     Poll::Pending => return Poll::Pending,
                 };
-                match piece {
-                    Some(Ok(_)) => stream.next = Box::pin(step(watch, rest)),
-                    Some(Err(Cut)) | None => stream.done = true,
-                }
-                Poll::Ready(piece.map(|piece| piece.map(Frame::data)))
+                stream.done = !matches!(chunk, Some(Ok(_)));
+                Poll::Ready(chunk.map(|chunk| chunk.map(Frame::data)))
             }
         }
     }

@@ -9,7 +9,7 @@ use crate::{
     discovery,
     http::{
         admitted::admitted,
-        handlers,
+        containers, handlers,
         response::{Answer, Content},
         reviews,
         target::Target,
@@ -130,6 +130,11 @@ async fn resource(
             Method::POST => reviews::token(server, request, &place),
             _ => Err(StatusError::method_not_allowed()),
         };
+    }
+    if let ("Pod", Some(subresource)) = (kind.built_in(), path.subresource.as_deref())
+        && let Some(answer) = containers::answer(server, request, &kind, &place, subresource)
+    {
+        return answer;
     }
     let target = Target::of(&kind, path, name)?;
     match *method {

@@ -196,7 +196,7 @@ async fn connection(stream: TcpStream, acceptor: TlsAcceptor, server: Arc<Server
     let busy = Arc::new(());
     let count = Arc::new(AtomicU64::new(0));
     let is_admins = Arc::new(AtomicBool::new(false));
-    // The watch of a connection that becomes a WebSocket.
+    // The stream of a connection that becomes a WebSocket.
     let upgraded = Arc::new(Mutex::new(None));
     let service = {
         let (busy, count, is_admins) = (Arc::clone(&busy), Arc::clone(&count), Arc::clone(&is_admins));
@@ -209,9 +209,11 @@ async fn connection(stream: TcpStream, acceptor: TlsAcceptor, server: Arc<Server
             let upgraded = Arc::clone(&upgraded);
             async move {
                 let mut response = served.await?;
-                if let (StatusCode::SWITCHING_PROTOCOLS, Some(upgrade)) = (response.status(), upgrade) {
-                    let watch = std::mem::replace(response.body_mut(), AnswerBody::Whole(None));
-                    *lock(&upgraded) = Some((upgrade, watch));
+                if let (StatusCode::SWITCHING_PROTOCOLS, Some(upgrade)) = (response.status(), upgrade)
+                    && let AnswerBody::Stream(stream) =
+                        std::mem::replace(response.body_mut(), AnswerBody::Whole(None))
+                {
+                    *lock(&upgraded) = Some((upgrade, stream));
                 }
                 Ok::<_, Cut>(response)
             }
@@ -235,9 +237,9 @@ async fn connection(stream: TcpStream, acceptor: TlsAcceptor, server: Arc<Server
         () = idle(&busy, &count) => return tracing::debug!("connection was idle"),
     }
     // hyper is done with a connection that has become a WebSocket.
-    let Some((upgrade, watch)) = lock(&upgraded).take() else { return };
+    let Some((upgrade, stream)) = lock(&upgraded).take() else { return };
     tokio::select! {
-        () = websocket::serve(upgrade, watch) => {}
+        () = websocket::serve(upgrade, stream) => {}
         _ = restarts.changed() => {}
     }
 }

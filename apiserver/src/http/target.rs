@@ -6,17 +6,12 @@ use crate::{
     status::StatusError,
 };
 
-/// Subresources of kube-apiserver that this server does not support. kubectl needs some of them for `logs`, `exec`,
-/// `attach`, `port-forward` and `debug`.
-const NOT_SERVED: [&str; 10] = [
+/// Subresources of kube-apiserver that this server does not support. kubectl needs `pods/ephemeralcontainers` for `debug`.
+const NOT_SERVED: [&str; 6] = [
     "nodes/proxy",
     "pods/proxy",
     "services/proxy",
     "pods/binding",
-    "pods/log",
-    "pods/exec",
-    "pods/attach",
-    "pods/portforward",
     "pods/ephemeralcontainers",
     "pods/resize",
 ];

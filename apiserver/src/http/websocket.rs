@@ -1,4 +1,5 @@
-//! WebSocket watches: the handshake on an HTTP/1.1 connection, and the messages that carry the events afterwards.
+//! WebSockets: the handshake on an HTTP/1.1 connection, and the messages that carry the events of a watch, or the channels of a
+//! command, afterwards.
 //!
 //! ```text
 //! GET /api/v1/namespaces?watch=1 HTTP/1.1        HTTP/1.1 101 Switching Protocols
@@ -41,9 +42,8 @@ use tokio_tungstenite::{
 
 use crate::{
     faults::Cut,
-    http::response::{AnswerBody, Stream},
+    http::response::{AnswerBody, Messages, Stream},
     request::Request,
-    verbs::watch::Watch,
 };
 
 /// The only version of the protocol: RFC 6455.
@@ -51,6 +51,9 @@ const VERSION: HeaderValue = HeaderValue::from_static("13");
 
 /// Appended to the key of the client, to prove that the server speaks the protocol: RFC 6455, section 1.3.
 const GUID: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
+
+/// The protocols of `pods/exec`. The first byte of a message is its channel. `v5` also lets the client end its input.
+const CHANNEL_PROTOCOLS: [&str; 2] = ["v5.channel.k8s.io", "v4.channel.k8s.io"];
 
 /// Buffer for reading from a client, which sends only control frames.
 const READ_BUFFER_BYTES: usize = 4 * 1024;
@@ -61,9 +64,9 @@ const MESSAGE_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// How long the close message may take to be sent to a client that does not read.
 const CLOSE_MAX: Duration = Duration::from_secs(1);
 
-/// The answer to a request for a WebSocket watch: the handshake with the events as its body, or a refusal. The checks
-/// and their order are those of golang.org/x/net/websocket, which kube-apiserver uses.
-pub(crate) fn handshake(request: &Request, watch: Watch) -> Response<AnswerBody> {
+/// The answer to a request for a WebSocket: the handshake with the stream as its body, or a refusal. The checks and their
+/// order are those of golang.org/x/net/websocket, which kube-apiserver uses.
+pub(crate) fn handshake(request: &Request, stream: Stream) -> Response<AnswerBody> {
     let headers = &request.headers;
     let Some(key) = headers.get(header::SEC_WEBSOCKET_KEY).filter(|key| !key.is_empty()) else {
         return refused(StatusCode::BAD_REQUEST, "mismatch challenge/response");
@@ -73,17 +76,12 @@ pub(crate) fn handshake(request: &Request, watch: Watch) -> Response<AnswerBody>
         response.headers_mut().insert(header::SEC_WEBSOCKET_VERSION, VERSION);
         return response;
     }
-    // Any URL is accepted, also from a client that is not a browser.
-    if !request.header(header::ORIGIN).parse().is_ok_and(|origin: Uri| origin.scheme().is_some()) {
-        return refused(StatusCode::FORBIDDEN, "");
-    }
-    let protocol = match request.subprotocols()[..] {
-        [] => None,
-        [one] => HeaderValue::from_str(one).ok(),
-        [..] => return refused(StatusCode::BAD_REQUEST, ""),
+    let protocol = match subprotocol(request, stream.messages) {
+        Ok(protocol) => protocol,
+        Err(status) => return refused(status, ""),
     };
     let proof = digest(&SHA1_FOR_LEGACY_USE_ONLY, &[key.as_bytes(), GUID.as_bytes()].concat());
-    let mut response = Response::new(AnswerBody::Stream(Stream::new(watch)));
+    let mut response = Response::new(AnswerBody::Stream(stream));
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     let headers = response.headers_mut();
     headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
@@ -95,6 +93,28 @@ pub(crate) fn handshake(request: &Request, watch: Watch) -> Response<AnswerBody>
     response
 }
 
+fn subprotocol(request: &Request, messages: Messages) -> Result<Option<HeaderValue>, StatusCode> {
+    let offered = request.subprotocols();
+    let chosen = match messages {
+        // Any URL is accepted, also from a client that is not a browser.
+        Messages::Lines
+            if !request.header(header::ORIGIN).parse().is_ok_and(|origin: Uri| origin.scheme().is_some()) =>
+        {
+            return Err(StatusCode::FORBIDDEN);
+        }
+        Messages::Lines => match offered[..] {
+            [] => return Ok(None),
+            [one] => one,
+            [..] => return Err(StatusCode::BAD_REQUEST),
+        },
+        Messages::Channels => {
+            let known = offered.into_iter().find(|offered| CHANNEL_PROTOCOLS.contains(offered));
+            known.ok_or(StatusCode::FORBIDDEN)?
+        }
+    };
+    Ok(HeaderValue::from_str(chosen).ok())
+}
+
 fn refused(status: StatusCode, text: &'static str) -> Response<AnswerBody> {
     let mut response = Response::new(AnswerBody::Whole(Some(Bytes::from_static(text.as_bytes()))));
     *response.status_mut() = status;
@@ -102,9 +122,9 @@ fn refused(status: StatusCode, text: &'static str) -> Response<AnswerBody> {
     response
 }
 
-/// Sends the events of a watch as messages, until the watch ends or the client closes the connection. A chunk that ends
-/// within a line becomes a fragment of a message.
-pub(crate) async fn serve(upgrade: OnUpgrade, mut watch: AnswerBody) {
+/// Sends the chunks of a stream as messages, until it ends or the client closes the connection. A chunk that ends within a
+/// line of a watch becomes a fragment of a message.
+pub(crate) async fn serve(upgrade: OnUpgrade, stream: Stream) {
     let connection = match upgrade.await {
         Ok(connection) => TokioIo::new(connection),
         Err(error) => return tracing::debug!(%error, "connection ended before its watch"),
@@ -114,10 +134,15 @@ pub(crate) async fn serve(upgrade: OnUpgrade, mut watch: AnswerBody) {
         .max_frame_size(Some(MESSAGE_BYTES_MAX))
         .max_message_size(Some(MESSAGE_BYTES_MAX));
     let mut socket = WebSocketStream::from_raw_socket(connection, Role::Server, Some(config)).await;
-    let mut data = Data::Text;
+    let (whole, is_line) = match stream.messages {
+        Messages::Lines => (Data::Text, true),
+        Messages::Channels => (Data::Binary, false),
+    };
+    let mut data = whole;
+    let mut body = AnswerBody::Stream(stream);
     loop {
         let chunk = tokio::select! {
-            frame = watch.frame() => match frame {
+            frame = body.frame() => match frame {
                 Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
                 Some(Err(Cut)) => return,
                 None => break,
@@ -128,12 +153,12 @@ pub(crate) async fn serve(upgrade: OnUpgrade, mut watch: AnswerBody) {
                 Some(Err(_)) | None => break,
             },
         };
-        let is_final = chunk.ends_with(b"\n");
+        let is_final = !is_line || chunk.ends_with(b"\n");
         let frame = Frame::message(chunk, OpCode::Data(data), is_final);
         if socket.send(Message::Frame(frame)).await.is_err() {
             return;
         }
-        data = if is_final { Data::Text } else { Data::Continue };
+        data = if is_final { whole } else { Data::Continue };
     }
     let close = async {
         socket.close(Some(CloseFrame { code: CloseCode::Normal, reason: "".into() })).await?;

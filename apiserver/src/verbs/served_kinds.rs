@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::{
     apply::managed_fields::{self, Manager},
@@ -75,6 +75,26 @@ fn conflicts(kinds: &Kinds, crd: &Value) -> Vec<(&'static str, &'static str, Str
         }
     }
     conflicts
+}
+
+/// Serves PodMetrics and NodeMetrics, which come from a metrics server in a cluster. Here, they are what a client has written.
+pub(crate) fn serve_metrics(storage: &mut Storage) {
+    let text = json!({"type": "string"});
+    let usage = json!({"type": "object", "additionalProperties": {"x-kubernetes-int-or-string": true}});
+    let container = json!({"type": "object", "properties": {"name": text, "usage": usage}});
+    for (plural, kind, scope, field, measured) in [
+        ("pods", "PodMetrics", "Namespaced", "containers", json!({"type": "array", "items": container})),
+        ("nodes", "NodeMetrics", "Cluster", "usage", usage),
+    ] {
+        let properties =
+            json!({"timestamp": {"type": "string", "format": "date-time"}, "window": text, field: measured});
+        let version = json!({"name": "v1beta1", "served": true, "storage": true,
+            "schema": {"openAPIV3Schema": {"type": "object", "properties": properties}}});
+        let crd = json!({"spec": {"group": "metrics.k8s.io", "scope": scope, "versions": [version],
+            "names": {"plural": plural, "singular": "", "kind": kind, "listKind": format!("{kind}List")}}});
+        storage.add_collection(&qualified(plural, "metrics.k8s.io"));
+        storage.kinds.replace_custom("metrics.k8s.io", plural, custom_resources::kinds(&crd));
+    }
 }
 
 fn names(crd: &Value) -> (&str, &str) {

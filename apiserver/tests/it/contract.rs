@@ -95,6 +95,7 @@ stories! {
     forbidden
     jobs
     kinds
+    logs
     managers
     mutating
     namespaces

@@ -5,7 +5,7 @@
 
 use std::{io::Write as _, thread};
 
-use listwatch_apiserver::{ApiServer, Options};
+use listwatch_apiserver::{ApiServer, ExecRule, Options};
 use listwatch_control_plane::{ADMIN_TOKEN, ControlPlane, Http, eventually, has_assets, saw, unique};
 use reqwest::{Certificate, Method, header};
 use serde::Deserialize;
@@ -114,9 +114,10 @@ impl Fixture {
             }
             Kind::Embedded | Kind::EmbeddedWithControllers => {
                 let controllers = kind == Kind::EmbeddedWithControllers;
-                let server = ApiServer::start(Options { controllers, rbac: true, ..Options::default() })
-                    .await
-                    .unwrap();
+                let down = ExecRule::new("pg_isready", "down", 2).unwrap();
+                let exec = vec!["redis-cli.*=PONG".parse().unwrap(), down];
+                let options = Options { controllers, rbac: true, exec, ..Options::default() };
+                let server = ApiServer::start(options).await.unwrap();
                 let (url, ca_pem, token) =
                     (server.url(), server.ca_pem().to_owned(), server.token().to_owned());
                 let fixture = Fixture::new(kind, url, ca_pem, &token, Some(server));

@@ -109,6 +109,36 @@ metadata: {name: shop}
 spec: {selector: {app: shop}, ports: [{name: http, port: 80, targetPort: 8080}]}
 ";
 
+const LOGS: &str = "
+apiVersion: v1
+kind: Pod
+metadata:
+  name: cache
+  annotations: {listwatch/logs: \"starting\\nready\\n\", listwatch/logs.metrics: scraped}
+spec: {containers: [{name: redis, image: 'redis:8'}, {name: metrics, image: 'exporter:1'}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: silent, annotations: {listwatch/simulate: crash}}
+spec: {containers: [{name: c, image: 'busybox:1'}]}
+---
+apiVersion: metrics.k8s.io/v1beta1
+kind: PodMetrics
+metadata: {name: cache}
+timestamp: '2026-11-21T07:00:00Z'
+window: 30s
+containers:
+- {name: redis, usage: {cpu: 250m, memory: 64Mi}}
+- {name: metrics, usage: {cpu: 10m, memory: 16Mi}}
+---
+apiVersion: metrics.k8s.io/v1beta1
+kind: NodeMetrics
+metadata: {name: node-1}
+timestamp: '2026-11-21T07:00:00Z'
+window: 30s
+usage: {cpu: '2', memory: 4Gi}
+";
+
 const WORKLOADS: &str = "
 apiVersion: apps/v1
 kind: StatefulSet
@@ -164,6 +194,7 @@ impl<'a> Terminal<'a> {
         fs::write(file("old.yaml"), LABELLED).unwrap();
         fs::write(file("pod.yaml"), POD_AND_SERVICE).unwrap();
         fs::write(file("workloads.yaml"), WORKLOADS).unwrap();
+        fs::write(file("logs.yaml"), LOGS).unwrap();
         Terminal { fixture, kubectl, dir }
     }
 
@@ -538,6 +569,74 @@ async fn kubectl_applies_the_manifests_of_an_operator() {
             .await;
         kubectl.fails(&format!("auth can-i delete mywebservers {operator}"), "no").await;
         kubectl.fails(&format!("get secrets {operator}"), "cannot list resource \"secrets\"").await;
+    })
+    .await;
+}
+
+/// Nothing runs in a container: its log is an annotation, its commands are rules of the fixture, its usage is what was written.
+#[tokio::test]
+async fn kubectl_reads_logs_and_runs_commands() {
+    with_each_kubectl(&[Kind::EmbeddedWithControllers], async |kubectl| {
+        kubectl.prints("apply -f logs.yaml", "pod/cache created\npod/silent created").await;
+        kubectl.prints("wait --for=condition=Ready pod/cache", "condition met").await;
+        assert_eq!(kubectl.prints("logs cache -c redis", "").await, "starting\nready\n");
+        assert_eq!(kubectl.prints("logs cache -c redis --tail=1", "").await, "ready\n");
+        assert_eq!(kubectl.prints("logs cache -c redis --limit-bytes=5", "").await, "start");
+        assert_eq!(kubectl.prints("logs cache -c redis --since-time=2100-01-01T00:00:00Z", "").await, "");
+        kubectl
+            .prints(
+                "logs cache --all-containers --prefix",
+                "[pod/cache/redis] ready\n[pod/cache/metrics] scraped",
+            )
+            .await;
+        kubectl.prints("logs cache -c metrics --timestamps", "Z scraped").await;
+        kubectl.fails("logs cache -c none", "container none is not valid for pod cache").await;
+        kubectl
+            .fails(
+                "logs cache -c redis -p",
+                "previous terminated container \"redis\" in pod \"cache\" not found",
+            )
+            .await;
+        let has_crashed = async || (kubectl.run("logs silent -p").await.0 == 0).then_some(());
+        eventually("the Pod to crash", has_crashed).await;
+        kubectl.prints("logs silent", "Nothing runs in this container").await;
+
+        let mut follow = kubectl.command("logs -f cache -c redis").stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(follow.stdout.take().unwrap()).lines();
+        for expected in ["starting", "ready"] {
+            assert_eq!(lines.next_line().await.unwrap().as_deref(), Some(expected));
+        }
+        let mut annotate = kubectl.command("annotate --overwrite pod/cache");
+        assert!(annotate.arg("listwatch/logs=starting\nready\nGET a").status().await.unwrap().success());
+        assert_eq!(lines.next_line().await.unwrap().as_deref(), Some("GET a"));
+
+        assert_eq!(kubectl.prints("exec cache -c redis -- redis-cli ping", "").await, "PONG\n");
+        kubectl
+            .ends("exec cache -c redis -- pg_isready", 2, "down\ncommand terminated with exit code 2")
+            .await;
+        kubectl
+            .fails("exec cache -c redis -- rm -rf /", "no rule of --exec is for the command \"rm -rf /\"")
+            .await;
+        let nothing_runs = "nothing runs in the Pods of the embedded API server of listwatch";
+        kubectl.fails("attach cache -c redis", &format!("pods/attach is not served: {nothing_runs}")).await;
+        kubectl
+            .fails(
+                "port-forward pod/cache 0:6379",
+                &format!("pods/portforward is not served: {nothing_runs}"),
+            )
+            .await;
+
+        kubectl
+            .prints(
+                "top pod cache --containers",
+                "cache   metrics   10m          16Mi\ncache   redis     250m         64Mi",
+            )
+            .await;
+        kubectl.prints("top node", "node-1   2000m        25%      4096Mi          25%").await;
+
+        kubectl.prints("delete pod/cache", "\"cache\" deleted").await;
+        assert_eq!(lines.next_line().await.unwrap(), None, "the log ends with its Pod");
+        assert!(follow.wait().await.unwrap().success());
     })
     .await;
 }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use clap::{ArgAction, Args, ValueEnum};
-use listwatch_apiserver::{ApiServer, LOG_TARGET, Options, Planned, fault_help, kinds_help};
+use listwatch_apiserver::{ApiServer, ExecRule, LOG_TARGET, Options, Planned, fault_help, kinds_help};
 use tempfile::{NamedTempFile, PersistError};
 use tracing::Level;
 
@@ -65,6 +65,9 @@ pub(in super::super) struct ApiserverArgs {
     /// Port on 127.0.0.1 at which webhooks of a Service are called, such as that of an operator that runs on this machine
     #[arg(long, value_name = "PORT", env = "LISTWATCH_WEBHOOK_PORT", value_parser = parse_port)]
     webhook_port: Option<u16>,
+    /// What a command prints in the containers of Pods, where nothing runs, such as 'redis-cli.*=OK'; may be repeated. Other commands are refused
+    #[arg(long, value_name = "PATTERN=OUTPUT", env = "LISTWATCH_EXEC", value_delimiter = ';')]
+    exec: Vec<ExecRule>,
     /// Run the simulated controllers and kubelet. With false, only the API server, as with envtest
     #[arg(long, value_name = "BOOL", env = "LISTWATCH_CONTROLLERS")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "true")]
@@ -150,11 +153,12 @@ pub(super) fn main(mut apiserver: ApiserverArgs) -> Result<(), Failure> {
         controllers,
         authorization,
         webhook_port,
+        exec,
         ..
     } = apiserver;
     let depth = if apiserver.recursive { Depth::All } else { Depth::One };
     let rbac = authorization == Authorization::Rbac;
-    let options = Options { port, controllers, rbac, webhook_port, ..Options::default() };
+    let options = Options { port, controllers, rbac, webhook_port, exec, ..Options::default() };
     let kubeconfig_out = kubeconfig_out.map(|path| path::absolute(&path).unwrap_or(path));
     until_signal(async |stop| run(options, manifests, depth, kubeconfig_out, fault, output, stop).await)
 }
