@@ -108,7 +108,7 @@ pub use crate::{
     faults::{Cut, Fault, Planned, help as fault_help},
     http::LOG_TARGET,
     kinds::help as kinds_help,
-    state::RequestRecord,
+    state::{RequestRecord, WriteRecord},
 };
 
 /// The options of a server.
@@ -292,19 +292,29 @@ impl ApiServer {
     /// The text of a kubeconfig, for any client.
     #[must_use]
     pub fn kubeconfig(&self) -> String {
-        let (url, ca, token) = (self.url(), BASE64_STANDARD.encode(&self.ca_pem), &self.token);
+        self.kubeconfig_with(ADMIN, &self.token)
+    }
+
+    /// The text of a kubeconfig with a new token for a user, so that its requests can be told from those of others.
+    #[must_use]
+    pub fn kubeconfig_of(&self, user: &str) -> String {
+        self.kubeconfig_with(user, &self.new_token(user))
+    }
+
+    fn kubeconfig_with(&self, user: &str, token: &str) -> String {
+        let (url, ca) = (self.url(), BASE64_STANDARD.encode(&self.ca_pem));
         format!(
             "apiVersion: v1\n\
              kind: Config\n\
              current-context: listwatch\n\
              contexts:\n\
              - name: listwatch\n  \
-               context: {{cluster: listwatch, user: admin, namespace: default}}\n\
+               context: {{cluster: listwatch, user: \"{user}\", namespace: default}}\n\
              clusters:\n\
              - name: listwatch\n  \
                cluster: {{server: \"{url}\", certificate-authority-data: {ca}}}\n\
              users:\n\
-             - name: admin\n  \
+             - name: \"{user}\"\n  \
                user: {{token: \"{token}\"}}\n"
         )
     }
@@ -318,6 +328,19 @@ impl ApiServer {
     /// Drops the records of the requests so far.
     pub fn forget_requests(&self) {
         *lock(&self.server.requests) = VecDeque::new();
+    }
+
+    /// The resourceVersion of the latest write.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.server.storage().revision()
+    }
+
+    /// The writes after a version that changed an object, oldest first: by clients, and by the server's controllers. Each
+    /// collection keeps the number of changes in [`Options::history`].
+    #[must_use]
+    pub fn writes_since(&self, version: u64) -> Vec<WriteRecord> {
+        self.server.writes_since(version)
     }
 
     /// Adds a fault. It takes effect at once, or on the requests that match it.

@@ -1,8 +1,8 @@
 //! The state that connections and controllers share: storage, tokens, planned faults and the records of requests.
 
 use std::{
-    collections::{HashMap, VecDeque},
-    sync::{Mutex, MutexGuard},
+    collections::{BTreeSet, HashMap, VecDeque},
+    sync::{Arc, Mutex, MutexGuard},
     time::{Duration, SystemTime},
 };
 
@@ -14,7 +14,7 @@ use crate::{
     faults::{Fault, Faults, Planned},
     request::Request,
     status::StatusError,
-    storage::{Backup, Place, Storage, lock},
+    storage::{Backup, Place, Storage, Writer, lock},
 };
 
 /// The record of an answered request, as in an audit log.
@@ -34,6 +34,73 @@ pub struct RequestRecord {
     pub user: String,
     /// The HTTP status of the answer.
     pub status: u16,
+}
+
+/// A write that changed an object. Writes that were refused, or changed nothing, are only among the [`RequestRecord`]s.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WriteRecord {
+    /// The resourceVersion after the write.
+    pub version: u64,
+    /// The user. Empty for the server's controllers.
+    pub user: String,
+    /// `POST`, … Empty for the server's controllers.
+    pub method: String,
+    /// The path of the request. Empty for the server's controllers.
+    pub path: String,
+    /// `deployments.apps`
+    pub resource: String,
+    /// `default/web`, or `node-1`.
+    pub object: String,
+    /// `None`: created.
+    pub before: Option<Arc<Value>>,
+    /// `None`: deleted.
+    pub after: Option<Arc<Value>>,
+}
+
+impl WriteRecord {
+    /// `create`, `update` or `delete`
+    #[must_use]
+    pub fn verb(&self) -> &'static str {
+        match (&self.before, &self.after) {
+            (None, _) => "create",
+            (Some(_), Some(_)) => "update",
+            (Some(_), None) => "delete",
+        }
+    }
+
+    /// The changed fields, without `managedFields` and those that every write changes: `.spec.replicas`, `.spec.ports[0].port`.
+    #[must_use]
+    pub fn changed_paths(&self) -> Vec<String> {
+        let mut paths = Vec::new();
+        if let (Some(before), Some(after)) = (&self.before, &self.after) {
+            differences(before, after, "", &mut paths);
+        }
+        let is_of_every_write = |path: &String| {
+            let fields = [".metadata.managedFields", ".metadata.resourceVersion", ".metadata.generation"];
+            fields.iter().any(|field| path.starts_with(field))
+        };
+        paths.retain(|path| !is_of_every_write(path));
+        paths
+    }
+}
+
+/// Adds the paths of the fields in which two values differ.
+pub(crate) fn differences(before: &Value, after: &Value, at: &str, paths: &mut Vec<String>) {
+    match (before, after) {
+        (Value::Object(one), Value::Object(other)) => {
+            let keys: BTreeSet<&String> = one.keys().chain(other.keys()).collect();
+            for key in keys {
+                differences(&before[key], &after[key], &format!("{at}.{key}"), paths);
+            }
+        }
+        (Value::Array(one), Value::Array(other)) if one.len() == other.len() => {
+            for (index, (before, after)) in one.iter().zip(other).enumerate() {
+                differences(before, after, &format!("{at}[{index}]"), paths);
+            }
+        }
+        (before, after) if before != after => paths.push(at.to_owned()),
+        _ => {}
+    }
 }
 
 /// Most records. One more drops the oldest. A test that counts writes makes some thousands.
@@ -76,7 +143,18 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn storage(&self) -> MutexGuard<'_, Storage> {
-        lock(&self.storage)
+        let mut storage = lock(&self.storage);
+        storage.writer = None;
+        storage
+    }
+
+    /// The storage, for the writes of a request.
+    pub(crate) fn storage_for(&self, request: &Request) -> MutexGuard<'_, Storage> {
+        let mut storage = self.storage();
+        let user = self.user(&storage, request).0.unwrap_or_default();
+        let (method, path) = (request.method.to_string(), request.path.clone());
+        storage.writer = Some(Arc::new(Writer { user, method, path }));
+        storage
     }
 
     /// The user of a request: that of its token, or the one whom this user impersonates.
@@ -163,6 +241,30 @@ impl Server {
             requests.pop_front();
         }
         requests.push_back(record);
+    }
+
+    /// The writes after a version, oldest first, as far as the history of their collections goes.
+    pub(crate) fn writes_since(&self, version: u64) -> Vec<WriteRecord> {
+        let storage = self.storage();
+        let mut writes = Vec::new();
+        for (name, collection) in storage.collections() {
+            let from = version.max(collection.floor);
+            for change in collection.since(from).into_iter().flatten() {
+                let by = |field: fn(&Writer) -> &String| change.by.as_deref().map(field).cloned();
+                writes.push(WriteRecord {
+                    version: change.revision,
+                    user: by(|writer| &writer.user).unwrap_or_default(),
+                    method: by(|writer| &writer.method).unwrap_or_default(),
+                    path: by(|writer| &writer.path).unwrap_or_default(),
+                    resource: name.clone(),
+                    object: change.key.clone(),
+                    before: change.before.clone(),
+                    after: change.after.clone(),
+                });
+            }
+        }
+        writes.sort_by_key(|write| write.version);
+        writes
     }
 
     pub(crate) fn fault(&self, planned: Planned) {

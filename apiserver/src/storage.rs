@@ -63,10 +63,20 @@ pub(crate) struct Change {
     pub(crate) key: String,
     pub(crate) before: Option<Arc<Value>>,
     pub(crate) after: Option<Arc<Value>>,
+    /// The request that made it. `None`: a controller.
+    pub(crate) by: Option<Arc<Writer>>,
     /// The approximate memory of `after`. `before` is not counted: it is the `after` of an earlier change.
     bytes: usize,
     /// `after` as JSON, encoded when the first watch sends it, and shared by all watches.
     json: Arc<OnceLock<String>>,
+}
+
+/// A request that writes, and its user.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    pub(crate) user: String,
+    pub(crate) method: String,
+    pub(crate) path: String,
 }
 
 impl Change {
@@ -177,6 +187,8 @@ pub(crate) struct Storage {
     /// The changes that the controllers have not read yet. `None` without controllers.
     journal: Option<Vec<(String, Change)>>,
     written: watch::Sender<u64>,
+    /// The request that writes now.
+    pub(crate) writer: Option<Arc<Writer>>,
 }
 
 impl Storage {
@@ -194,6 +206,7 @@ impl Storage {
             dependents: HashMap::new(),
             journal: controllers.then(Vec::new),
             written: watch::Sender::new(revision),
+            writer: None,
         }
     }
 
@@ -204,6 +217,11 @@ impl Storage {
     /// A receiver that is notified after each write.
     pub(crate) fn written(&self) -> watch::Receiver<u64> {
         self.written.subscribe()
+    }
+
+    /// All collections with their names.
+    pub(crate) fn collections(&self) -> impl Iterator<Item = (&String, &Collection)> {
+        self.collections.iter()
     }
 
     pub(crate) fn collection(&self, name: &str) -> Option<&Collection> {
@@ -258,7 +276,8 @@ impl Storage {
             None => collection.objects.remove(&place.key),
         };
         let bytes = after.as_deref().map_or(0, memory);
-        let change = Change { revision, key: place.key.clone(), before, after, bytes, json: Arc::default() };
+        let (key, by) = (place.key.clone(), self.writer.clone());
+        let change = Change { revision, key, before, after, by, bytes, json: Arc::default() };
         for owner in owners(change.before.as_deref()) {
             if let Some(places) = self.dependents.get_mut(owner) {
                 places.remove(place);

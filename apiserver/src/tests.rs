@@ -21,7 +21,7 @@ use tokio::{
 };
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
-use crate::{ApiServer, Fault, Options};
+use crate::{ApiServer, Fault, Options, WriteRecord};
 
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 /// No Secrets exist at the start.
@@ -230,6 +230,33 @@ async fn a_request_without_a_token_is_anonymous() {
     fixture.server.revoke_token("new");
     assert_eq!(fixture.http.get(&url).bearer_auth("new").send().await.expect("an answer").status(), 401);
     fixture.server.stop().await;
+}
+
+#[tokio::test]
+async fn a_write_is_recorded_with_its_user_and_its_changes() {
+    let fixture = Fixture::start().await;
+    let before = fixture.server.version();
+    let kubeconfig = fixture.server.kubeconfig_of("jane");
+    let token =
+        kubeconfig.split("token: \"").nth(1).and_then(|rest| rest.split('"').next()).expect("a token");
+    let url = format!("{}{CONFIG_MAPS}", fixture.server.url());
+    let create = fixture.http.post(&url).bearer_auth(token).body(config_map("a", json!({})).to_string());
+    assert_eq!(create.send().await.expect("an answer").status(), 201);
+    fixture.merge(&format!("{CONFIG_MAPS}/a"), json!({"data": {"b": "1"}})).await;
+    fixture.merge(&format!("{CONFIG_MAPS}/a"), json!({"data": {"b": "1"}})).await;
+    fixture.delete(&format!("{CONFIG_MAPS}/a")).await;
+    let writes = fixture.server.writes_since(before);
+    let text = |write: &WriteRecord| {
+        let WriteRecord { user, method, resource, object, .. } = write;
+        format!("{user} {method} {} {resource} {object} {:?}", write.verb(), write.changed_paths())
+    };
+    let writes: Vec<_> = writes.iter().filter(|write| write.resource == "configmaps").map(text).collect();
+    let expected = [
+        "jane POST create configmaps default/a []",
+        "admin PATCH update configmaps default/a [\".data\"]",
+        "admin DELETE delete configmaps default/a []",
+    ];
+    assert_eq!(writes, expected);
 }
 
 /// All paths that began like a health check were healthy, so a probe with a typing error in its path never failed.

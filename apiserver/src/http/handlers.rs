@@ -111,7 +111,7 @@ pub(crate) fn create(
     let target = Target::Object(Part::Main);
     let mut options = write_options(request, "CreateOptions", target)?;
     options.admission = admission;
-    let mut storage = server.storage();
+    let mut storage = server.storage_for(request);
     let created = write::create(&mut storage, kind, path.namespace.as_deref(), object, &mut options);
     written(request, &storage, kind, target, created.map(|created| (201, created)), options)
 }
@@ -128,7 +128,7 @@ pub(crate) fn put(
     let mut object = request.object_of(target.sent(kind))?;
     let mut options = write_options(request, "UpdateOptions", target)?;
     options.admission = admission;
-    let storage = &mut server.storage();
+    let storage = &mut server.storage_for(request);
     let creates =
         storage.get(place).is_none() && kind.creates_on_put() && target == Target::Object(Part::Main);
     let put = if creates {
@@ -171,7 +171,7 @@ pub(crate) fn patch(
         options.manager.applies = true;
         let mut applied = patch::decode_applied(&request.body)?;
         let force = if force == Some(true) { Force::Yes } else { Force::No };
-        let storage = &mut server.storage();
+        let storage = &mut server.storage_for(request);
         if storage.get(place).is_none() {
             options.create_forbidden = server.forbids_create(storage, request);
         }
@@ -192,7 +192,7 @@ pub(crate) fn patch(
         return written(request, storage, kind, target, applied, options);
     }
     let patch = Patch::parse(kind, request.content_type(), &request.body)?;
-    let storage = &mut server.storage();
+    let storage = &mut server.storage_for(request);
     let before = current(storage, kind, place)?;
     let object = patched(kind, place, &before, target, &patch, &mut options)?;
     let updated = write::update(storage, kind, place, object, target.part(), &mut options);
@@ -231,7 +231,7 @@ pub(crate) fn delete(
     admission: Option<&mut Admission>,
 ) -> Result<Answer, StatusError> {
     let deletion = delete_options(request)?;
-    let mut storage = server.storage();
+    let mut storage = server.storage_for(request);
     let mut answer = match delete::admit_and_delete(&mut storage, kind, place, &deletion, admission)? {
         Deleted::Gone(object) if !kind.delete_answers_object() => {
             Answer::json(200, success(kind, place.name(), &object))
@@ -256,7 +256,7 @@ pub(crate) fn evict(
     let eviction = request.object("Eviction", "")?;
     let mut deletion = deletion(&eviction["deleteOptions"])?;
     deletion.dry_run |= request.query.dry_run("CreateOptions")?;
-    evict_pod(&mut server.storage(), kind, place, &eviction, &deletion)?;
+    evict_pod(&mut server.storage_for(request), kind, place, &eviction, &deletion)?;
     let success =
         json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
     Ok(Answer::json(201, success))
@@ -272,7 +272,7 @@ pub(crate) fn delete_collection(
 ) -> Result<Answer, StatusError> {
     let list = List::parse(&request.query, kind, namespace)?;
     let deletion = delete_options(request)?;
-    let mut storage = server.storage();
+    let mut storage = server.storage_for(request);
     let page = list.answer(&storage, kind)?;
     let places = page.items.iter().map(|object| {
         let metadata = &object["metadata"];
