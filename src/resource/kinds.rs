@@ -116,7 +116,11 @@ macro_rules! statuses {
 use {kinds, parts, statuses};
 
 /// Decodes `null` as the default: the API server writes it for some lists without items.
-fn or_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
+///
+/// # Errors
+///
+/// If the value is neither `null` nor a `T`.
+pub fn or_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
     deserializer: D,
 ) -> Result<T, D::Error> {
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
@@ -131,14 +135,20 @@ fn is_default<T: Default + PartialEq>(field: &T) -> bool {
 #[serde(untagged)]
 pub enum IntOrString {
     /// A number.
-    Number(i32),
+    Number(i64),
     /// A name, or a percentage.
     Name(SmolStr),
 }
 
+impl Default for IntOrString {
+    fn default() -> IntOrString {
+        IntOrString::Number(0)
+    }
+}
+
 impl From<i32> for IntOrString {
     fn from(number: i32) -> IntOrString {
-        IntOrString::Number(number)
+        IntOrString::Number(number.into())
     }
 }
 
