@@ -263,6 +263,11 @@ impl Objects {
         if objects.0.is_empty() { Err(format!("{name}: holds no objects")) } else { Ok(objects) }
     }
 
+    /// Each of them.
+    pub fn iter(&self) -> impl Iterator<Item = &Value> {
+        self.0.iter().map(|given| &given.object)
+    }
+
     fn add(&mut self, mut object: Value, from: String) -> Result<(), String> {
         match &mut object {
             Value::Null => Ok(()),

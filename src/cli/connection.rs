@@ -1,11 +1,17 @@
-//! The flags for the API server and the credentials, and the client that they describe.
+//! The flags for the API server and the credentials, the client that they describe, and what its server has.
 
 use std::{path::PathBuf, time::Duration};
 
 use clap::Args;
 
 use super::failure::Failure;
-use crate::client::{Client, Config, Env, Options};
+use crate::{
+    client::{Client, Config, Env, Error, Options, Request},
+    study::{
+        discovery::{self, ApiResource},
+        explain::grant,
+    },
+};
 
 /// Largest `--request-timeout`. A request with its retries must end before its watch counts as stuck.
 const REQUEST_TIMEOUT_MAX: Duration = Duration::from_secs(300);
@@ -67,6 +73,35 @@ impl ConnectionFlags {
 /// A client of this server. Does not connect yet.
 pub(super) fn client(config: Config) -> Result<Client, Failure> {
     Client::new(config).map_err(|error| Failure::Usage(error.to_string()))
+}
+
+/// The resources of the server.
+pub(super) async fn kinds(client: &Client) -> Result<Vec<ApiResource>, Failure> {
+    let mut kinds = Vec::new();
+    for path in ["/api", "/apis"] {
+        let mut request = Request::get(path);
+        request.accept = discovery::ACCEPT.into();
+        let answer = client.send(request).await.map_err(granted)?;
+        let found = discovery::kinds(&answer.body).map_err(|error| {
+            let hint = if error.is_data() {
+                ": give a path, such as /api/v1/pods; Kubernetes before 1.27 has no such list"
+            } else {
+                ""
+            };
+            Failure::Runtime(format!("{}{hint}", answer.unreadable(path, "a list of resources", &error)))
+        })?;
+        kinds.extend(found);
+    }
+    Ok(kinds)
+}
+
+/// A 403 with the rule that would allow the request.
+pub(super) fn granted(error: Error) -> Failure {
+    let grant = error.status().filter(|status| status.code == 403).and_then(|status| grant(&status.message));
+    match grant {
+        Some(grant) => Failure::Runtime(format!("{error}; {grant}")),
+        None => error.into(),
+    }
 }
 
 pub(super) fn parse_time(text: &str) -> Result<Duration, String> {

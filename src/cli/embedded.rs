@@ -1,4 +1,4 @@
-//! The commands with an API server in this process: `listwatch demo`, `listwatch apiserver`, and `--demo` of others.
+//! The commands with an API server in this process: `listwatch demo`, `listwatch apiserver` and others, and `--demo` of others.
 //!
 //! A build without the feature `apiserver` has `not_embedded.rs` in place of this module.
 
@@ -7,6 +7,7 @@ mod demo;
 mod manifests;
 mod new;
 mod stage;
+mod types;
 
 use clap::Subcommand;
 
@@ -17,7 +18,8 @@ pub(super) use self::stage::DemoFlag;
 /// Lines of `listwatch --help`. The demo comes first.
 pub(super) const EXAMPLES: &str = "  listwatch demo                        see it work, without a cluster\n  \
     listwatch apiserver                   an API server alone, for kubectl and for tests\n  \
-    listwatch new NAME --group … --kind … write an operator of your own, with its tests\n";
+    listwatch new NAME --group … --kind … write an operator of your own, with its tests\n  \
+    listwatch types KIND                  print Rust types of a kind that others define\n";
 /// A line of `listwatch get --help`.
 pub(super) const GET_EXAMPLE: &str = "  listwatch get namespaces --demo              without a cluster\n";
 /// Lines of `listwatch watch --help`.
@@ -31,6 +33,7 @@ pub(super) enum EmbeddedCommand {
     Demo(demo::DemoArgs),
     Apiserver(apiserver::ApiserverArgs),
     New(new::NewArgs),
+    Types(Box<types::TypesArgs>),
 }
 
 impl EmbeddedCommand {
@@ -39,6 +42,7 @@ impl EmbeddedCommand {
             EmbeddedCommand::Demo(demo) => demo::main(demo),
             EmbeddedCommand::Apiserver(apiserver) => apiserver::main(apiserver),
             EmbeddedCommand::New(new) => new::main(new),
+            EmbeddedCommand::Types(types) => types::main(*types),
         }
     }
 }

@@ -15,7 +15,7 @@ use clap::{
 use tracing::Level;
 
 use super::{
-    connection::{self, ConnectionFlags},
+    connection::{self, ConnectionFlags, granted, kinds},
     embedded::{DemoFlag, GET_EXAMPLE, WATCH_EXAMPLE},
     env::typed,
     failure::{Failure, exit_when_blocked, until_signal},
@@ -26,13 +26,12 @@ use super::{
     terminal::note,
 };
 use crate::{
-    client::{Client, Collection, Config, CurlFrom, Error, Request},
+    client::{Client, Collection, Config, CurlFrom, Request},
     resource::{Accept, Scope},
     shutdown::Signals,
     store::Store,
     study::{
         discovery::{self, ApiResource},
-        explain::grant,
         object::Object,
         place::Place,
     },
@@ -323,35 +322,6 @@ fn config(connection: ConnectionFlags, curl: Option<From>) -> Result<Config, Fai
             Ok(Config::new("http://127.0.0.1:8001", b"", "")?)
         }
         config => config,
-    }
-}
-
-/// The resources of the server.
-async fn kinds(client: &Client) -> Result<Vec<ApiResource>, Failure> {
-    let mut kinds = Vec::new();
-    for path in ["/api", "/apis"] {
-        let mut request = Request::get(path);
-        request.accept = discovery::ACCEPT.into();
-        let answer = client.send(request).await.map_err(granted)?;
-        let found = discovery::kinds(&answer.body).map_err(|error| {
-            let hint = if error.is_data() {
-                ": give a path, such as /api/v1/pods; Kubernetes before 1.27 has no such list"
-            } else {
-                ""
-            };
-            Failure::Runtime(format!("{}{hint}", answer.unreadable(path, "a list of resources", &error)))
-        })?;
-        kinds.extend(found);
-    }
-    Ok(kinds)
-}
-
-/// A 403 with the rule that would allow the request.
-fn granted(error: Error) -> Failure {
-    let grant = error.status().filter(|status| status.code == 403).and_then(|status| grant(&status.message));
-    match grant {
-        Some(grant) => Failure::Runtime(format!("{error}; {grant}")),
-        None => error.into(),
     }
 }
 

@@ -66,7 +66,7 @@ pub(crate) struct ApiResource {
     pub(crate) version: String,
     pub(crate) plural: String,
     /// Plural, singular, short names.
-    names: Vec<String>,
+    pub(crate) names: Vec<String>,
     pub(crate) is_namespaced: bool,
 }
 

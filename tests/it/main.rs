@@ -83,3 +83,4 @@ mod new;
 mod plan;
 mod slow_clients;
 mod study;
+mod types;
