@@ -188,6 +188,18 @@ async fn the_kubeconfig_needs_no_file_beside_it() {
     }
 }
 
+/// The fixtures of other languages hold this pipe. A test runner that is killed runs no code of its own.
+#[test]
+fn the_end_of_stdin_stops_the_server_and_deletes_its_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = listwatch();
+    command.args(["apiserver", "--stop-with-stdin"]).env("TMPDIR", dir.path()).stdin(Stdio::piped());
+    let mut server = Running::start(&mut command);
+    drop(server.child.stdin.take());
+    assert_eq!(server.child.wait().unwrap().code(), Some(0));
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "the files are deleted with the server");
+}
+
 /// When its terminal was closed, the server left the token of an administrator behind.
 #[test]
 fn a_hangup_deletes_the_files_unless_nohup_ignores_it() {

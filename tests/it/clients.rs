@@ -26,8 +26,13 @@ const CUTS: &str = "cut-watches,path=/configmaps,lines=2,times=2";
 
 /// The command that runs the program of this language.
 pub fn program(language: &str) -> Option<PathBuf> {
+    installed(language, "run")
+}
+
+/// A command that `tests/clients/install` wrote for this language.
+pub fn installed(language: &str, command: &str) -> Option<PathBuf> {
     let dir = env::var_os("LISTWATCH_CLIENTS");
-    let program = dir.map(|dir| Path::new(&dir).join(language).join("run")).filter(|path| path.exists());
+    let program = dir.map(|dir| Path::new(&dir).join(language).join(command)).filter(|path| path.exists());
     if program.is_none() {
         assert!(env::var_os("CI").is_none(), "CI needs the client of {language} in LISTWATCH_CLIENTS");
         let _ =
@@ -37,8 +42,11 @@ pub fn program(language: &str) -> Option<PathBuf> {
 }
 
 async fn run(program: &Path, kubeconfig: &Path) {
-    let mut command = Command::new(program);
-    let output = command.env("KUBECONFIG", kubeconfig).kill_on_drop(true).output();
+    succeeds(Command::new(program).env("KUBECONFIG", kubeconfig)).await;
+}
+
+pub async fn succeeds(command: &mut Command) {
+    let output = command.kill_on_drop(true).output();
     let output = timeout(PATIENCE, output).await.expect("the program ends").unwrap();
     let texts = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     assert!(output.status.success(), "{}", texts.concat());

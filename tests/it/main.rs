@@ -76,6 +76,7 @@ mod curl;
 mod course;
 mod docs;
 mod fields;
+mod fixtures;
 mod layers;
 mod log;
 mod manifests;

@@ -6,11 +6,14 @@ use std::{
     env, fs,
     io::{self, Write},
     path::{self, Path, PathBuf},
+    pin::pin,
+    thread,
 };
 
 use clap::{ArgAction, Args, ValueEnum};
 use listwatch_apiserver::{ApiServer, ExecRule, LOG_TARGET, Options, Planned, fault_help, kinds_help};
 use tempfile::{NamedTempFile, PersistError};
+use tokio::sync::oneshot;
 use tracing::Level;
 
 use self::credentials::{CredentialFiles, KUBECONFIG, quoted};
@@ -23,7 +26,6 @@ use crate::{
         output_file::{is_special, special},
     },
     client::{Client, Config},
-    shutdown::Stop,
 };
 
 /// The first line of a kubeconfig that this command wrote. Only such a file is replaced.
@@ -73,6 +75,11 @@ pub(in super::super) struct ApiserverArgs {
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "true")]
     #[arg(action = ArgAction::Set, value_parser = parse_switch)]
     controllers: bool,
+    /// Stop when standard input ends: if it is a pipe from the process that started the server, also when that process is killed
+    #[arg(long, value_name = "BOOL", env = "LISTWATCH_STOP_WITH_STDIN")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false")]
+    #[arg(action = ArgAction::Set, value_parser = parse_switch)]
+    stop_with_stdin: bool,
     /// List the built-in kinds, and what the server does not do with their objects; start nothing
     #[arg(long)]
     kinds: bool,
@@ -160,7 +167,27 @@ pub(super) fn main(mut apiserver: ApiserverArgs) -> Result<(), Failure> {
     let rbac = authorization == Authorization::Rbac;
     let options = Options { port, controllers, rbac, webhook_port, exec, ..Options::default() };
     let kubeconfig_out = kubeconfig_out.map(|path| path::absolute(&path).unwrap_or(path));
-    until_signal(async |stop| run(options, manifests, depth, kubeconfig_out, fault, output, stop).await)
+    let stdin = apiserver.stop_with_stdin;
+    until_signal(async |stop| {
+        let stop = async {
+            tokio::select! {
+                () = stop.requested() => {}
+                () = end_of_stdin(), if stdin => {}
+            }
+        };
+        run(options, manifests, depth, kubeconfig_out, fault, output, stop).await
+    })
+}
+
+/// Waits until standard input ends. Its bytes mean nothing.
+async fn end_of_stdin() {
+    let (sender, end) = oneshot::channel::<()>();
+    // Not a task: it would delay the end of the process until the input ends.
+    thread::spawn(move || {
+        let _ = io::copy(&mut io::stdin(), &mut io::sink());
+        drop(sender);
+    });
+    let _ = end.await;
 }
 
 fn help(text: &str) -> Result<(), Failure> {
@@ -175,16 +202,17 @@ async fn run(
     kubeconfig_out: Option<PathBuf>,
     faults: Vec<Fault>,
     output: ReadyOutput,
-    stop: Stop,
+    stop: impl Future<Output = ()>,
 ) -> Result<(), Failure> {
     // An unreadable file is an error before anything is started.
     let objects = manifests::read(&manifests, depth)?;
     let server = start(options).await?;
     let admin = Client::new(Config::new(&server.url(), server.ca_pem().as_bytes(), server.token())?)?;
     let count = objects.len();
+    let mut stop = pin!(stop);
     tokio::select! {
         created = manifests::create(&admin, objects) => created?,
-        () = stop.clone().requested() => return Ok(()),
+        () = &mut stop => return Ok(()),
     }
     for fault in faults {
         if let Fault::Planned(planned) = fault {
@@ -210,7 +238,7 @@ async fn run(
         Ok(()) | Err(Failure::ClosedPipe) => {}
         Err(failure) => return Err(failure),
     }
-    stop.requested().await;
+    stop.await;
     server.stop().await;
     Ok(())
 }
