@@ -153,6 +153,7 @@
 //! - `apiserver` (the default): `listwatch demo` and `listwatch apiserver`, with the crate `listwatch-apiserver`. The
 //!   production image is built without this feature.
 //! - `cli`: the binary, with its flags, its log, and the operators that it runs, with their CRDs.
+//! - `bundle`: the command `bundle` of an operator, for the Operator Lifecycle Manager.
 //! - `schema`: the module `crd`, which makes a CustomResourceDefinition from the Rust types of a kind.
 //! - `log`: the module [`log`], a log on standard error.
 //! - `otel`: traces by OpenTelemetry, a span for each reconcile and each of its requests.
@@ -191,6 +192,8 @@ mod endpoints;
 pub mod shutdown;
 pub mod leader;
 pub mod manifests;
+#[cfg(feature = "bundle")]
+pub mod bundle;
 pub mod plan;
 pub mod runtime;
 #[cfg(feature = "schema")]

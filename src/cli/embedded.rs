@@ -3,6 +3,7 @@
 //! A build without the feature `apiserver` has `not_embedded.rs` in place of this module.
 
 mod apiserver;
+mod bundle;
 mod demo;
 mod manifests;
 mod new;
@@ -34,6 +35,7 @@ pub(super) enum EmbeddedCommand {
     Apiserver(apiserver::ApiserverArgs),
     New(new::NewArgs),
     Types(Box<types::TypesArgs>),
+    Bundle(Box<bundle::BundleArgs>),
 }
 
 impl EmbeddedCommand {
@@ -43,6 +45,7 @@ impl EmbeddedCommand {
             EmbeddedCommand::Apiserver(apiserver) => apiserver::main(apiserver),
             EmbeddedCommand::New(new) => new::main(new),
             EmbeddedCommand::Types(types) => types::main(*types),
+            EmbeddedCommand::Bundle(bundle) => bundle::main(&bundle),
         }
     }
 }

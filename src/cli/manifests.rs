@@ -41,6 +41,28 @@ pub(super) struct ManifestsArgs {
 }
 
 pub(super) fn main(args: ManifestsArgs) -> Result<(), Failure> {
+    Ok(io::stdout().write_all(installation(args)?.yaml().as_bytes())?)
+}
+
+/// For a bundle, of an operator that watches this namespace.
+#[cfg(feature = "apiserver")]
+pub(super) fn installation_of(
+    operator: BuiltIn,
+    image: &str,
+    watched: &str,
+) -> Result<Installation, Failure> {
+    installation(ManifestsArgs {
+        operator,
+        image: image.to_owned(),
+        namespace: None,
+        replicas: 2,
+        watched: vec![watched.to_owned()],
+        has_service_monitor: false,
+        has_network_policy: false,
+    })
+}
+
+fn installation(args: ManifestsArgs) -> Result<Installation, Failure> {
     let ManifestsArgs { operator, image, namespace, replicas, watched, .. } = args;
     let short = operator.role().trim_end_matches("-operator");
     let watched = checked(watched, "--watch-namespace")?;
@@ -54,7 +76,7 @@ pub(super) fn main(args: ManifestsArgs) -> Result<(), Failure> {
         variables.push(("WATCH_NAMESPACE", watched.join(",")));
     }
     let runtime = Runtime::offline()?.leader_election(LeaderElection::default())?.namespaces(watched)?;
-    let installation = Installation {
+    Ok(Installation {
         name: operator.role().to_owned(),
         namespace: namespace.unwrap_or_else(|| format!("{short}-system")),
         image,
@@ -66,6 +88,5 @@ pub(super) fn main(args: ManifestsArgs) -> Result<(), Failure> {
         permissions: operator.add_to(runtime, &operators::Flags::default()).permissions()?,
         has_service_monitor: args.has_service_monitor,
         has_network_policy: args.has_network_policy,
-    };
-    Ok(io::stdout().write_all(installation.yaml().as_bytes())?)
+    })
 }

@@ -12,6 +12,8 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::{Runtime, RuntimeError, checked};
+#[cfg(feature = "bundle")]
+use crate::bundle::{self, BundleFlags};
 use crate::{
     leader::LeaderElection,
     manifests::{Installation, roles_of_users},
@@ -19,7 +21,10 @@ use crate::{
     rbac, shutdown,
 };
 
+#[cfg(not(feature = "bundle"))]
 const EXPECTED: &str = "none to run, or plan, crd, rbac or manifests";
+#[cfg(feature = "bundle")]
+const EXPECTED: &str = "none to run, or plan, crd, rbac, manifests or bundle";
 
 const USAGE: &str = "\
 (no argument)       runs, with the service account of the Pod or a kubeconfig
@@ -29,6 +34,13 @@ rbac [-n NAME]…     the least ClusterRole or, for these namespaces, Roles, eac
 manifests           everything to install: --image IMAGE, --namespace NAME, --replicas N, --watch-namespace NAME,
                     --service-monitor, --network-policy
 ";
+#[cfg(feature = "bundle")]
+const USAGE_BUNDLE: &str = "\
+bundle              writes a bundle for the Operator Lifecycle Manager: --version VERSION, --image IMAGE, --output DIR, --overwrite,
+                    --sample FILE, --icon FILE, --link NAME=URL, --provider NAME, --channel NAME, --replaces VERSION
+";
+#[cfg(not(feature = "bundle"))]
+const USAGE_BUNDLE: &str = "";
 
 /// The `main` of an operator that has no flags. `name` is that of its Deployment and its roles:
 ///
@@ -39,6 +51,8 @@ manifests           everything to install: --image IMAGE, --namespace NAME, --re
 ///   my-operator rbac [-n NAME]…     the least ClusterRole or, for these namespaces, Roles, each rule with its reason
 ///   my-operator manifests           everything to install: --image IMAGE, --namespace NAME, --replicas N, --watch-namespace NAME,
 ///                                   --service-monitor, --network-policy
+///   my-operator bundle              writes a bundle for the Operator Lifecycle Manager, with the feature `bundle`: --version VERSION,
+///                                   --image IMAGE, and more by `my-operator help`
 /// ```
 pub fn main(name: &str, controllers: impl FnOnce(Runtime) -> Runtime) -> Result<(), RuntimeError> {
     let text = match OperatorCommand::parse(env::args().skip(1).collect())? {
@@ -48,7 +62,7 @@ pub fn main(name: &str, controllers: impl FnOnce(Runtime) -> Runtime) -> Result<
             let code = plan.map_or_else(|error| report(&error), |plan| plan.exit_code());
             process::exit(code.into())
         }
-        OperatorCommand::Help => USAGE.to_owned(),
+        OperatorCommand::Help => format!("{USAGE}{USAGE_BUNDLE}"),
         OperatorCommand::Crd => {
             let definitions = controllers(Runtime::offline()?).definitions;
             definitions.iter().map(|yaml| format!("{}\n", yaml.trim_end())).collect::<Vec<_>>().join("---\n")
@@ -58,6 +72,8 @@ pub fn main(name: &str, controllers: impl FnOnce(Runtime) -> Runtime) -> Result<
             rbac::roles(name, &controllers(runtime).permissions()?)
         }
         OperatorCommand::Manifests(flags) => installation(name, flags, controllers)?.yaml(),
+        #[cfg(feature = "bundle")]
+        OperatorCommand::Bundle(flags) => write_bundle(name, &flags, controllers)?,
     };
     print(&text)
 }
@@ -94,6 +110,8 @@ enum OperatorCommand {
     /// The namespaces to watch.
     Rbac(Vec<String>),
     Manifests(ManifestsFlags),
+    #[cfg(feature = "bundle")]
+    Bundle(Box<BundleFlags>),
 }
 
 /// The flags of `manifests`.
@@ -116,6 +134,8 @@ impl OperatorCommand {
             "crd" => OperatorCommand::Crd,
             "rbac" => OperatorCommand::Rbac(Vec::new()),
             "manifests" => OperatorCommand::Manifests(ManifestsFlags::default()),
+            #[cfg(feature = "bundle")]
+            "bundle" => OperatorCommand::Bundle(Box::default()),
             _ => return Err(wrong(format!("unexpected argument {name:?}: expected {EXPECTED}"))),
         };
         while let Some(flag) = arguments.pop_front() {
@@ -139,6 +159,12 @@ impl OperatorCommand {
                 (OperatorCommand::Manifests(flags), "--watch-namespace") => flags.watched.push(value()?),
                 (OperatorCommand::Manifests(flags), "--service-monitor") => flags.has_service_monitor = true,
                 (OperatorCommand::Manifests(flags), "--network-policy") => flags.has_network_policy = true,
+                #[cfg(feature = "bundle")]
+                (OperatorCommand::Bundle(flags), _) => {
+                    if !set(flags, &flag, value)? {
+                        return Err(wrong(format!("{name}: unexpected argument {flag:?}")));
+                    }
+                }
                 _ => return Err(wrong(format!("{name}: unexpected argument {flag:?}"))),
             }
         }
@@ -150,6 +176,14 @@ impl OperatorCommand {
                 flags.watched = checked(std::mem::take(&mut flags.watched), "--watch-namespace")?;
                 checked(flags.namespace.iter().cloned().collect(), "--namespace")?;
             }
+            #[cfg(feature = "bundle")]
+            OperatorCommand::Bundle(flags) => {
+                for (flag, value) in [("--version", &flags.version), ("--image", &flags.image)] {
+                    if value.is_empty() {
+                        return Err(wrong(format!("bundle: needs {flag}")));
+                    }
+                }
+            }
             OperatorCommand::Run
             | OperatorCommand::Help
             | OperatorCommand::Plan(_)
@@ -157,6 +191,42 @@ impl OperatorCommand {
         }
         Ok(command)
     }
+}
+
+/// Writes a bundle, and returns what to print.
+#[cfg(feature = "bundle")]
+fn write_bundle(
+    name: &str,
+    flags: &BundleFlags,
+    controllers: impl FnOnce(Runtime) -> Runtime,
+) -> Result<String, RuntimeError> {
+    let watched = vec![bundle::TARGET_NAMESPACE.to_owned()];
+    let image = Some(flags.image.clone());
+    let installed = ManifestsFlags { image, watched, ..ManifestsFlags::default() };
+    bundle::write(&installation(name, installed, controllers)?, flags, &[]).map_err(wrong)
+}
+
+/// Sets a flag of `bundle`. Returns whether there is such a flag.
+#[cfg(feature = "bundle")]
+fn set(
+    flags: &mut BundleFlags,
+    flag: &str,
+    mut value: impl FnMut() -> Result<String, RuntimeError>,
+) -> Result<bool, RuntimeError> {
+    match flag {
+        "--version" => flags.version = value()?,
+        "--image" => flags.image = value()?,
+        "-o" | "--output" => flags.output = Some(value()?.into()),
+        "--overwrite" => flags.overwrites = true,
+        "--sample" => flags.samples.push(value()?.into()),
+        "--icon" => flags.icon = Some(value()?.into()),
+        "--link" => flags.links.push(value()?),
+        "--provider" => flags.provider = Some(value()?),
+        "--channel" => flags.channels.push(value()?),
+        "--replaces" => flags.replaces = Some(value()?),
+        _ => return Ok(false),
+    }
+    Ok(true)
 }
 
 fn wrong(problem: String) -> RuntimeError {
@@ -279,11 +349,9 @@ mod tests {
         assert!(matches!(parse(&["plan"]), Ok(OperatorCommand::Plan(None))));
         let both = parse(&["rbac", "-n", "b", "--namespace", "a"]);
         assert!(matches!(both, Ok(OperatorCommand::Rbac(names)) if names == ["a", "b"]));
+        let expected = format!("unexpected argument \"run\": expected {EXPECTED}");
         for (arguments, problem) in [
-            (
-                &["run"][..],
-                "unexpected argument \"run\": expected none to run, or plan, crd, rbac or manifests",
-            ),
+            (&["run"][..], &*expected),
             (&["crd", "-n", "a"], "crd: unexpected argument \"-n\""),
             (&["rbac", "a"], "rbac: unexpected argument \"a\""),
             (&["rbac", "-n"], "rbac -n: needs a value"),
@@ -296,6 +364,34 @@ mod tests {
         ] {
             assert_eq!(parse(arguments).err().map(|error| error.to_string()).as_deref(), Some(problem));
         }
+    }
+
+    #[cfg(feature = "bundle")]
+    #[tokio::test]
+    async fn a_bundle_has_the_permissions_and_the_examples_of_the_operator() {
+        let add =
+            |runtime| add(runtime).definitions(include_str!("../../manifests/memcached/crd/memcacheds.yaml"));
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().to_string_lossy();
+        let sample = concat!(env!("CARGO_MANIFEST_DIR"), "/manifests/memcached/samples/memcached.yaml");
+        let given = ["bundle", "--version", "0.1.0", "--image", "cards:1", "-o", &path, "--sample", sample];
+        let Ok(OperatorCommand::Bundle(flags)) = parse(&given) else { panic!("{given:?}") };
+        write_bundle("cards", &flags, add).expect("a bundle");
+        let file = dir.path().join("manifests/cards.clusterserviceversion.yaml");
+        let version = std::fs::read_to_string(file).expect("a file");
+        let version: Value = yaml_serde::from_str(&version).expect("YAML");
+        let install = &version["spec"]["install"]["spec"];
+        assert_eq!(install["permissions"][0]["rules"][0]["resources"], serde_json::json!(["configmaps"]));
+        let examples = version["metadata"]["annotations"]["alm-examples"].as_str();
+        assert!(
+            examples.is_some_and(|examples| examples.contains("\"kind\": \"Memcached\"")),
+            "{examples:?}"
+        );
+
+        let missing = parse(&given[..3]).err().map(|error| error.to_string());
+        assert_eq!(missing.as_deref(), Some("bundle: needs --image"));
+        let unknown = parse(&["bundle", "--namespace", "a"]).err().map(|error| error.to_string());
+        assert_eq!(unknown.as_deref(), Some("bundle: unexpected argument \"--namespace\""));
     }
 
     #[tokio::test]

@@ -12,6 +12,7 @@
 const ABSENT: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/absent");
 
 // Servers, clients and fixtures.
+mod bundle;
 mod client;
 mod operator;
 mod proxy;
