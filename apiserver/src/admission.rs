@@ -5,7 +5,7 @@
 //! without the lock, and then the write is attempted again, with the answer. kube-apiserver repeats an update likewise when
 //! another write came first.
 
-pub(crate) mod client;
+mod call;
 pub(crate) mod plugins;
 pub(crate) mod webhooks;
 
@@ -13,7 +13,7 @@ use futures_util::future::join_all;
 use serde_json::{Value, json};
 
 use crate::{
-    admission::client::Call,
+    admission::call::Call,
     authorization::Subject,
     names::{random_letters, uid},
     request::ResourcePath,

@@ -23,6 +23,7 @@ pub(crate) use eviction::evict;
 pub(crate) use kubelet::HEARTBEAT;
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque},
     hash::{DefaultHasher, Hash, Hasher},
     sync::Arc,
@@ -37,6 +38,7 @@ use crate::{
         Kind, Part,
         conditions::set_condition,
         defaults::PRIORITIES,
+        field_checks::text,
         metadata::{finalizers, is_terminating},
     },
     state::Server,
@@ -415,8 +417,11 @@ fn kind_at(storage: &Storage, place: &Place) -> Option<Arc<Kind>> {
 
 /// Updates an object. Without a difference, nothing is written.
 fn change(storage: &mut Storage, place: &Place, part: Part, edit: impl FnOnce(&mut Value)) {
-    let (Some(kind), Some(object)) = (kind_at(storage, place), storage.get(place)) else { return };
-    let mut object = kind.view(object).into_owned();
+    let Some(object) = storage.get(place) else { return };
+    // In the stored version, nothing is converted.
+    let stored = storage.kinds.by_kind(text(&object["apiVersion"]), text(&object["kind"])).cloned();
+    let Some(kind) = stored.or_else(|| kind_at(storage, place)) else { return };
+    let Ok(mut object) = kind.view(object).map(Cow::into_owned) else { return };
     edit(&mut object);
     if let Err(error) = write::update(storage, &kind, place, object, part, &mut WriteOptions::default()) {
         tracing::debug!(%place, why = error.message(), "a controller could not update");

@@ -24,6 +24,7 @@ pub(crate) mod jobs;
 pub(crate) mod schedule;
 pub(crate) mod cluster_ip;
 pub(crate) mod crd;
+pub(crate) mod conversion;
 pub(crate) mod custom_resources;
 
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
@@ -298,27 +299,28 @@ impl Kind {
     }
 
     /// Converts a stored object, which can have another version, to this version.
-    pub(crate) fn view<'a>(&self, stored: &'a Value) -> Cow<'a, Value> {
+    pub(crate) fn view<'a>(&self, stored: &'a Value) -> Result<Cow<'a, Value>, StatusError> {
         let mut view = Cow::Borrowed(stored);
         if stored["apiVersion"] != self.api_version() {
-            self.convert(view.to_mut());
+            self.convert(view.to_mut())?;
         }
-        view
+        Ok(view)
     }
 
-    /// Converts an object to this version. A CRD has conversion strategy `None`: the apiVersion changes, fields outside
-    /// this version's schema are pruned, and defaults are set.
-    pub(crate) fn convert(&self, object: &mut Value) {
-        if object["apiVersion"] == self.api_version() {
-            return;
+    /// Converts an object to this version: by the webhook of its CRD, or else only the apiVersion changes, and defaults
+    /// are set. Fields outside this version's schema are pruned.
+    pub(crate) fn convert(&self, object: &mut Value) -> Result<(), StatusError> {
+        let api_version = self.api_version();
+        if object["apiVersion"] == api_version {
+            return Ok(());
         }
-        object["apiVersion"] = self.api_version().into();
         match &self.source {
-            Source::BuiltIn(entry) => (entry.convert)(object),
-            Source::Custom(custom) => {
-                custom.schema.prune(object);
-                custom.schema.set_defaults(object, Nulls::Dropped);
+            Source::BuiltIn(entry) => {
+                object["apiVersion"] = api_version.into();
+                (entry.convert)(object);
+                Ok(())
             }
+            Source::Custom(custom) => custom.convert(object, &api_version, &custom.schema),
         }
     }
 

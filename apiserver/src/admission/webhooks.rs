@@ -12,11 +12,7 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use serde_json::{Value, json};
 
 use crate::{
-    admission::{
-        Admission,
-        client::{Address, Call},
-        waits,
-    },
+    admission::{Admission, call::Call, waits},
     apply::json_patch,
     kinds::{
         Kind,
@@ -26,6 +22,7 @@ use crate::{
     selector::Labels,
     status::StatusError,
     storage::{Place, Storage},
+    webhook_client::Address,
 };
 
 const MUTATING: &str = "mutatingwebhookconfigurations.admissionregistration.k8s.io";
@@ -207,7 +204,7 @@ impl Admission {
     }
 
     /// The `request` of the AdmissionReview.
-    fn request(&self, version: &Kind, write: Write<'_>) -> Value {
+    fn request(&self, version: &Kind, write: Write<'_>) -> Result<Value, StatusError> {
         let Write { kind, object, before } = write;
         let sub = self.subresource();
         let kind_of = |kind: &Kind| json!({"group": kind.group, "version": kind.version, "kind": kind.kind});
@@ -215,10 +212,9 @@ impl Admission {
         let path = &self.path;
         // A Scale or an Eviction has one version.
         let is_sent_as_is = kind.plural != path.plural || kind.version == version.version;
-        let shown = |object: &Value| match is_sent_as_is {
-            true => object.clone(),
-            false if object.is_null() => Value::Null,
-            false => version.view(object).into_owned(),
+        let shown = |object: &Value| match is_sent_as_is || object.is_null() {
+            true => Ok(object.clone()),
+            false => version.view(object).map(Cow::into_owned),
         };
         let mut request = self.request.clone();
         request["kind"] = kind_of(if is_sent_as_is { kind } else { version });
@@ -232,7 +228,7 @@ impl Admission {
             "UPDATE" => "UpdateOptions".into(),
             _ => "DeleteOptions".into(),
         };
-        (request["object"], request["oldObject"]) = (shown(object), shown(before));
+        (request["object"], request["oldObject"]) = (shown(object)?, shown(before)?);
         let name = path.name.as_deref().unwrap_or(text(&write.some_object()["metadata"]["name"]));
         let texts = [
             ("subResource", sub),
@@ -243,7 +239,7 @@ impl Admission {
         for (field, text) in texts.into_iter().filter(|(_, text)| !text.is_empty()) {
             request[field] = text.into();
         }
-        request
+        Ok(request)
     }
 
     /// Whether all `matchConditions` hold.
@@ -256,7 +252,7 @@ impl Admission {
         if webhook["matchConditions"].is_null() {
             return Ok(true);
         }
-        let request = self.request(version, write);
+        let request = self.request(version, write)?;
         let variables =
             [("object", &request["object"]), ("oldObject", &request["oldObject"]), ("request", &request)];
         let mut errors = Vec::new();
@@ -290,7 +286,7 @@ impl Admission {
             each(&webhook["admissionReviewVersions"]).find(known).map_or("v1", |found| text(found));
         let review = json!({
             "kind": "AdmissionReview", "apiVersion": format!("admission.k8s.io/{review_version}"),
-            "request": self.request(version, write),
+            "request": self.request(version, write)?,
         });
         let address = Address::of(storage, &webhook["clientConfig"], self.webhook_port);
         let timeout_secs = webhook["timeoutSeconds"].as_u64().unwrap_or(10);
@@ -349,11 +345,11 @@ impl Admission {
         if response["patchType"] != "JSONPatch" {
             return invalid(&format!("unsupported patch type {}", response["patchType"]));
         }
-        let mut object = self.request(version, write)["object"].take();
+        let mut object = self.request(version, write)?["object"].take();
         json_patch::apply(&operations, &mut object).map_err(|why| StatusError::went_wrong(&why))?;
         write.kind.check_types(&object).map_err(|why| StatusError::went_wrong(&why))?;
         if object["apiVersion"] != write.object["apiVersion"] {
-            write.kind.convert(&mut object);
+            write.kind.convert(&mut object)?;
         }
         // Unknown fields of a custom resource stay until it is stored.
         if !write.kind.is_custom() {

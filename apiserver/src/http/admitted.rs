@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use crate::{
     admission::{Admission, webhooks},
+    conversions,
     http::response::Answer,
     request::{Request, ResourcePath},
     state::Server,
@@ -18,7 +19,10 @@ pub(crate) async fn admitted(
     path: &ResourcePath,
     mut attempt: impl FnMut(Option<&mut Admission>) -> Result<Answer, StatusError>,
 ) -> Result<Answer, StatusError> {
-    let is_needed = webhooks::are_configured(&server.storage());
+    let is_needed = {
+        let storage = server.storage();
+        conversions::forget(&storage, path) || webhooks::are_configured(&storage)
+    };
     if !is_needed {
         return attempt(None);
     }
@@ -29,7 +33,7 @@ pub(crate) async fn admitted(
     };
     loop {
         let answer = attempt(Some(&mut admission));
-        if !admission.learn().await {
+        if !conversions::learn(server).await && !admission.learn().await {
             let mut answer = answer.unwrap_or_else(Answer::refused);
             answer.warnings.append(&mut admission.warnings);
             return Ok(answer);

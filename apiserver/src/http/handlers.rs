@@ -279,6 +279,7 @@ pub(crate) fn delete_collection(
         Place::new(kind.stored_in(), metadata["namespace"].as_str(), text(&metadata["name"]))
     });
     let places: Vec<Place> = places.collect();
+    let mut answer = listed(request, &storage, kind, &page)?;
     // Before the first one is deleted, the webhooks have answered for all.
     let admit = |place| delete::admit(&storage, kind, place, &deletion, admission.as_deref_mut());
     let admitted: Vec<_> = places.iter().map(admit).collect();
@@ -289,7 +290,6 @@ pub(crate) fn delete_collection(
         admitted?;
         delete::delete(&mut storage, kind, place, &deletion)?;
     }
-    let mut answer = listed(request, &storage, kind, &page)?;
     answer.warnings.extend(delete::warning(kind, &deletion));
     Ok(answer)
 }
@@ -349,7 +349,7 @@ pub(crate) fn health(request: &Request) -> Answer {
 /// The object that a patch starts from, in the version of the request.
 fn current(storage: &Storage, kind: &Kind, place: &Place) -> Result<Value, StatusError> {
     let object = storage.get(place).ok_or_else(|| StatusError::not_found(kind, place.name()))?;
-    Ok(kind.view(object).into_owned())
+    Ok(kind.view(object)?.into_owned())
 }
 
 fn representation(request: &Request, storage: &Storage) -> Result<Representation, StatusError> {
@@ -366,7 +366,7 @@ fn shown(
     stored: &Value,
 ) -> Result<Answer, StatusError> {
     let representation = representation(request, storage)?;
-    let view = kind.view(stored);
+    let view = kind.view(stored)?;
     let shown = match target {
         Target::Object(_) => representation.object(kind, view)?.into_owned(),
         Target::Scale => {

@@ -6,7 +6,7 @@ use http::Method;
 
 use crate::{
     admission::Admission,
-    discovery,
+    conversions, discovery,
     http::{
         admitted::admitted,
         containers, handlers,
@@ -138,7 +138,15 @@ async fn resource(
     }
     let target = Target::of(&kind, path, name)?;
     match *method {
-        Method::GET | Method::HEAD => handlers::get(server, request, &kind, &place, target, timeout).await,
+        Method::GET | Method::HEAD => {
+            conversions::forget(&server.storage(), path);
+            loop {
+                let answer = handlers::get(server, request, &kind, &place, target, timeout).await;
+                if !conversions::learn(server).await {
+                    return answer;
+                }
+            }
+        }
         Method::PUT => {
             let put = |admission: Option<&mut Admission>| {
                 handlers::put(server, request, &kind, &place, target, admission)
@@ -183,7 +191,12 @@ async fn collection(
         Method::GET if request.query.flag("watch") == Some(true) => {
             handlers::watch(server, request, kind, namespace)
         }
-        Method::GET | Method::HEAD => handlers::list(server, request, kind, namespace, timeout).await,
+        Method::GET | Method::HEAD => loop {
+            let answer = handlers::list(server, request, kind, namespace, timeout).await;
+            if !conversions::learn(server).await {
+                break answer;
+            }
+        },
         // Without a namespace in its path, a namespaced collection is read-only.
         _ if kind.namespaced && namespace.is_none() && kind.is_custom() => Err(StatusError::no_such_path()),
         _ if kind.namespaced && namespace.is_none() => Err(StatusError::method_not_allowed()),

@@ -5,7 +5,8 @@
 //!        versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {…}}, subresources: {status: {}}}]}
 //! ```
 //!
-//! Conversion is `None` only: all versions share one stored object, and each version shows the fields in its schema.
+//! With conversion `None`, all versions share one stored object, and each version shows the fields in its schema. `conversion.rs` has
+//! the conversion by a webhook.
 //! The kinds that a CRD defines are in `custom_resources.rs`.
 
 use std::collections::HashSet;
@@ -13,7 +14,11 @@ use std::collections::HashSet;
 use serde_json::{Value, json};
 
 use crate::{
-    kinds::field_checks::{each, text},
+    kinds::{
+        by_schema::fill,
+        field_checks::{each, text},
+        webhook_configurations::{client_errors, review_versions_errors},
+    },
     names::{causes, dns_1035_errors, subdomain_errors},
     schema::{Schema, structural},
     status::Cause,
@@ -33,6 +38,7 @@ pub(crate) fn set_defaults(crd: &mut Value) {
     if spec["conversion"].is_null() {
         spec["conversion"] = json!({"strategy": "None"});
     }
+    fill(&mut spec["conversion"], "/webhook/clientConfig/service/port", "443");
     let mut stored = crd["status"]["storedVersions"].as_array().cloned().unwrap_or_default();
     let storage =
         versions(crd).find(|version| version["storage"] == true).map(|version| version["name"].clone());
@@ -108,7 +114,7 @@ pub(crate) fn errors(crd: &Value, before: Option<&Value>) -> Vec<Cause> {
         let text = "kind and listKind may not be the same";
         all.push(Cause::invalid("spec.names.listKind", &names["listKind"], text));
     }
-    conversion_errors(&mut all, &spec["conversion"]["strategy"]);
+    conversion_errors(&mut all, &spec["conversion"]);
     stored_versions_errors(&mut all, crd);
     let Some(before) = before else { return all };
     // The Kind of an established CRD is immutable: stored objects have it as `kind`.
@@ -127,19 +133,38 @@ pub(crate) fn errors(crd: &Value, before: Option<&Value>) -> Vec<Cause> {
     all
 }
 
-fn conversion_errors(all: &mut Vec<Cause>, strategy: &Value) {
+fn conversion_errors(all: &mut Vec<Cause>, conversion: &Value) {
     let field = "spec.conversion.strategy";
+    let strategy = &conversion["strategy"];
     match text(strategy) {
         "None" => {}
         "" => all.push(Cause::required(field, "")),
-        "Webhook" => {
-            let text = "the embedded API server of listwatch converts with strategy None only";
-            all.push(Cause::invalid(field, strategy, text));
-        }
+        "Webhook" => {}
         _ => {
             let strategies = ["None".to_owned(), "Webhook".to_owned()];
             all.push(Cause::not_supported(field, strategy, &strategies));
         }
+    }
+    let (config, versions) =
+        (&conversion["webhook"]["clientConfig"], &conversion["webhook"]["conversionReviewVersions"]);
+    // The errors have the names of v1beta1.
+    let (at_config, at_versions) =
+        ("spec.conversion.webhookClientConfig", "spec.conversion.conversionReviewVersions");
+    if strategy != "Webhook" {
+        let why = "should not be set when strategy is not set to Webhook";
+        all.extend((!config.is_null()).then(|| Cause::forbidden(at_config, why)));
+        all.extend(each(versions).next().map(|_| Cause::forbidden(at_versions, why)));
+        return;
+    }
+    if config.is_null() {
+        all.push(Cause::required(at_config, "required when strategy is set to Webhook"));
+    } else {
+        client_errors(all, config, at_config);
+    }
+    if each(versions).next().is_none() {
+        all.push(Cause::required(at_versions, ""));
+    } else {
+        review_versions_errors(all, versions, at_versions);
     }
 }
 

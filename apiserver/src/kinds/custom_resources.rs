@@ -16,11 +16,13 @@ use crate::{
     json::json,
     kinds::{
         Kind, ScalePaths, Source,
+        conversion::Conversion,
         crd::versions,
         field_checks::{each, text},
         group_version, version_priority,
     },
     schema::{Nulls, Schema},
+    status::StatusError,
 };
 
 /// The part of a Kind that only custom resources have.
@@ -31,6 +33,8 @@ pub(crate) struct Custom {
     pub(crate) schema: Arc<Schema>,
     storage_schema: Arc<Schema>,
     storage_api_version: String,
+    /// The webhook that converts between the versions.
+    pub(crate) conversion: Option<Arc<Conversion>>,
     /// All versions of the CRD, also those that are not served.
     pub(crate) api_versions: Vec<String>,
     pub(crate) columns: Vec<Column>,
@@ -61,14 +65,38 @@ impl Custom {
     }
 
     /// Converts an object to the storage version.
-    pub(crate) fn to_storage(&self, object: &mut Value) {
-        if object["apiVersion"] != self.storage_api_version {
-            self.refresh(object);
+    pub(crate) fn to_storage(&self, object: &mut Value) -> Result<(), StatusError> {
+        if object["apiVersion"] == self.storage_api_version {
+            return Ok(());
         }
+        self.convert(object, &self.storage_api_version, &self.storage_schema)
     }
 
-    /// Prunes an object and sets its defaults, as kube-apiserver does with each object that it reads from etcd.
+    /// Converts an object to a version with this schema.
+    pub(crate) fn convert(
+        &self,
+        object: &mut Value,
+        api_version: &str,
+        schema: &Schema,
+    ) -> Result<(), StatusError> {
+        // As in kube-apiserver, what a webhook has converted gets no defaults.
+        if let Some(conversion) = &self.conversion {
+            *object = conversion.convert(object, api_version)?;
+            schema.prune(object);
+            return Ok(());
+        }
+        object["apiVersion"] = api_version.into();
+        schema.prune(object);
+        schema.set_defaults(object, Nulls::Dropped);
+        Ok(())
+    }
+
+    /// Prunes an object and sets its defaults, as kube-apiserver does with each object that it reads from etcd. With a
+    /// webhook, the objects of an earlier storage version stay as they are until they are written.
     pub(crate) fn refresh(&self, object: &mut Value) {
+        if self.conversion.is_some() && object["apiVersion"] != self.storage_api_version {
+            return;
+        }
         object["apiVersion"] = self.storage_api_version.as_str().into();
         self.storage_schema.prune(object);
         self.storage_schema.set_defaults(object, Nulls::Dropped);
@@ -161,6 +189,7 @@ pub(crate) fn kinds(crd: &Value) -> Vec<Kind> {
     let Some(storage_schema) = compiled(storage) else { return Vec::new() };
     let api_version = |version: &Value| group_version(text(&spec["group"]), text(&version["name"]));
     let api_versions: Vec<String> = versions(crd).map(api_version).collect();
+    let conversion = Conversion::of(crd);
     let mut kinds = Vec::new();
     for version in versions(crd).filter(|version| version["served"] == true) {
         let Some(schema) = compiled(version) else { continue };
@@ -171,6 +200,7 @@ pub(crate) fn kinds(crd: &Value) -> Vec<Kind> {
             schema,
             storage_schema: Arc::clone(&storage_schema),
             storage_api_version: api_version(storage),
+            conversion: conversion.clone(),
             api_versions: api_versions.clone(),
             columns: columns(version),
             deprecation: deprecation(spec, version),

@@ -79,9 +79,10 @@ pub(crate) fn admit(
     deletion: &Deletion,
     admission: Option<&mut Admission>,
 ) -> Result<(), StatusError> {
-    let (Some(admission), Some(before)) = (admission, storage.get(place)) else { return Ok(()) };
+    let Some(before) = storage.get(place) else { return Ok(()) };
     check_preconditions(kind, place.name(), before, deletion)?;
-    let before = kind.view(before);
+    let before = kind.view(before)?;
+    let Some(admission) = admission else { return Ok(()) };
     admission.mutate(storage, kind, &mut Value::Null, &before)?;
     admission.validate(storage, Write { kind, object: &Value::Null, before: &before })
 }

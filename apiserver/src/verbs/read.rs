@@ -49,7 +49,7 @@ impl Filter {
             return false;
         }
         // A field can have a different name in this version than in storage.
-        self.fields.is_empty() || self.fields.matches(&kind.view(object))
+        self.fields.is_empty() || kind.view(object).is_ok_and(|view| self.fields.matches(&view))
     }
 
     fn selects(&self) -> bool {
@@ -258,10 +258,10 @@ fn check_match(query: &Query) -> Result<(), StatusError> {
 }
 
 /// A list in JSON. The items of built-in kinds omit `kind` and `apiVersion`.
-pub(crate) fn body(kind: &Kind, page: &Page) -> Value {
+pub(crate) fn body(kind: &Kind, page: &Page) -> Result<Value, StatusError> {
     let mut items = Vec::with_capacity(page.items.len());
-    for item in &page.items {
-        let mut item = kind.view(item).into_owned();
+    for item in views(kind, page)? {
+        let mut item = item.into_owned();
         if !kind.is_custom()
             && let Some(item) = item.as_object_mut()
         {
@@ -270,7 +270,15 @@ pub(crate) fn body(kind: &Kind, page: &Page) -> Value {
         }
         items.push(item);
     }
-    json!({"kind": kind.list_kind, "apiVersion": kind.api_version(), "metadata": metadata(kind, page), "items": items})
+    Ok(
+        json!({"kind": kind.list_kind, "apiVersion": kind.api_version(), "metadata": metadata(kind, page), "items": items}),
+    )
+}
+
+/// The objects of a page in the version of the kind. If one conversion is missing, all that are missing are asked for.
+pub(crate) fn views<'p>(kind: &Kind, page: &'p Page) -> Result<Vec<Cow<'p, Value>>, StatusError> {
+    let views: Vec<Result<_, _>> = page.items.iter().map(|item| kind.view(item)).collect();
+    views.into_iter().collect()
 }
 
 /// `metadata` of a list.

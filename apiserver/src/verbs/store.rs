@@ -10,6 +10,7 @@ use crate::{
         Kind, Source,
         metadata::{finalizers, is_terminating},
     },
+    status::StatusError,
     storage::{Place, Storage},
     verbs::served_kinds,
 };
@@ -17,8 +18,7 @@ use crate::{
 /// Holds a CRD until its last custom resource is gone.
 pub(crate) const CRD_FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
 
-pub(crate) fn store(storage: &mut Storage, kind: &Kind, place: &Place, mut object: Value) -> Arc<Value> {
-    to_storage(kind, &mut object);
+pub(crate) fn store(storage: &mut Storage, kind: &Kind, place: &Place, object: Value) -> Arc<Value> {
     let before = storage.get(place).cloned();
     let stored = storage.put(place, object);
     if kind.built_in() == "CustomResourceDefinition" {
@@ -57,9 +57,11 @@ pub(crate) fn finish_crd(storage: &mut Storage, name: &str) {
     store(storage, &kind, &place, held);
 }
 
-/// Converts a custom resource to the stored version.
-pub(crate) fn to_storage(kind: &Kind, object: &mut Value) {
+/// Converts a custom resource to the stored version, of which the answer to the write is a view.
+pub(crate) fn to_storage(kind: &Kind, object: &mut Value) -> Result<(), StatusError> {
     if let Source::Custom(custom) = &kind.source {
-        custom.to_storage(object);
+        custom.to_storage(object)?;
+        kind.view(object)?;
     }
+    Ok(())
 }

@@ -65,12 +65,14 @@ impl Representation {
 
     /// A page of a list.
     pub(crate) fn list(&self, kind: &Kind, page: &Page) -> Result<Value, StatusError> {
-        let views = || -> Vec<Cow<'_, Value>> { page.items.iter().map(|item| kind.view(item)).collect() };
         match self.accept {
-            Accept::Json | Accept::Yaml => Ok(read::body(kind, page)),
-            Accept::Table => Ok(self.table(kind, typed_metadata(kind, page), &views(), Columns::Named)),
+            Accept::Json | Accept::Yaml => read::body(kind, page),
+            Accept::Table => {
+                Ok(self.table(kind, typed_metadata(kind, page), &read::views(kind, page)?, Columns::Named))
+            }
             Accept::MetadataList => {
-                let items: Vec<Value> = views().iter().map(|object| metadata_only(object)).collect();
+                let items: Vec<Value> =
+                    read::views(kind, page)?.iter().map(|object| metadata_only(object)).collect();
                 Ok(json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1",
                     "metadata": typed_metadata(kind, page), "items": items}))
             }

@@ -18,9 +18,10 @@ use serde_json::Value;
 use tokio::{sync::broadcast, time::Instant};
 
 use crate::{
+    conversions,
     faults::{self, Course, Cut, Effect, Ending, StreamingLists},
     json,
-    kinds::Kind,
+    kinds::{Kind, conversion},
     request::Query,
     state::Server,
     status::{Cause, StatusError},
@@ -237,6 +238,8 @@ impl Watch {
                 }
             }
         }
+        // `next` asks for them again.
+        drop(conversion::take_missing());
         Ok(watch)
     }
 
@@ -271,7 +274,8 @@ impl Watch {
                 }
             }
             self.read_on();
-            if !self.lines.is_empty() || self.phase == Phase::Ending {
+            if conversions::learn(&self.server).await || !self.lines.is_empty() || self.phase == Phase::Ending
+            {
                 continue;
             }
             let wake = self.wake_at();
@@ -362,8 +366,10 @@ impl Watch {
                         self.version = self.version.max(storage.revision());
                         break;
                     };
+                    if !self.push_change(change) {
+                        break;
+                    }
                     self.version = change.revision;
-                    self.push_change(change);
                 }
             }
         }
@@ -403,6 +409,10 @@ impl Watch {
         let selected =
             collection.objects.iter().filter(|(key, object)| self.filter.matches(&self.kind, key, object));
         self.state = selected.map(|(_, object)| Arc::clone(object)).collect();
+        if conversion::is_missing() {
+            self.phase = Phase::Waiting { version: revision, until: Instant::now() + FUTURE_WAIT, bookmarks };
+            return;
+        }
         self.phase = Phase::Initial { bookmarks };
         self.push_initial(bookmarks);
     }
@@ -410,7 +420,10 @@ impl Watch {
     fn push_initial(&mut self, bookmarks: bool) {
         for _ in 0..LINES_AT_ONCE {
             let Some(object) = self.state.pop_front() else { break };
-            self.push_object("ADDED", &object);
+            if !self.push_object("ADDED", &object) {
+                self.state.push_front(object);
+                return;
+            }
         }
         if !self.state.is_empty() {
             return;
@@ -423,36 +436,56 @@ impl Watch {
     }
 
     /// Adds the event for a change. Its type depends on whether the selector matches the object before and after the
-    /// change.
-    fn push_change(&mut self, change: &Change) {
+    /// change. False if its object cannot be converted yet.
+    fn push_change(&mut self, change: &Change) -> bool {
         let selected = |object: &Option<Arc<Value>>| {
             object.clone().filter(|object| self.filter.matches(&self.kind, &change.key, object))
         };
-        match (selected(&change.before), selected(&change.after)) {
-            (None, None) => {}
+        let states = (selected(&change.before), selected(&change.after));
+        if conversion::is_missing() {
+            return false;
+        }
+        match states {
+            (None, None) => true,
             (None, Some(after)) => self.push_after("ADDED", change, &after),
             (Some(_), Some(after)) => self.push_after("MODIFIED", change, &after),
             // Deleted, or no longer selected: send the last selected state, with the version of this change.
             (Some(before), None) => {
                 let mut last = Value::clone(&before);
                 last["metadata"]["resourceVersion"] = change.revision.to_string().into();
-                self.push_object("DELETED", &last);
+                self.push_object("DELETED", &last)
             }
         }
     }
 
-    fn push_after(&mut self, event: &str, change: &Change, after: &Value) {
+    fn push_after(&mut self, event: &str, change: &Change, after: &Value) -> bool {
         let kind = Arc::clone(&self.kind);
-        match self.form.event(&kind, kind.view(after), self.columns) {
+        let Some(view) = self.viewed(&kind, after) else { return false };
+        match self.form.event(&kind, view, self.columns) {
             Cow::Borrowed(after) => self.push_json(event, change.json(after)),
             Cow::Owned(object) => self.push(event, &object),
         }
+        true
     }
 
-    fn push_object(&mut self, event: &str, object: &Value) {
+    fn push_object(&mut self, event: &str, object: &Value) -> bool {
         let kind = Arc::clone(&self.kind);
-        let object = self.form.event(&kind, kind.view(object), self.columns);
+        let Some(view) = self.viewed(&kind, object) else { return false };
+        let object = self.form.event(&kind, view, self.columns);
         self.push(event, &object);
+        true
+    }
+
+    /// The object in the version of the watch. `None` if its conversion is not known yet, or has failed, which ends the watch.
+    fn viewed<'o>(&mut self, kind: &Kind, object: &'o Value) -> Option<Cow<'o, Value>> {
+        match kind.view(object) {
+            Ok(view) => Some(view),
+            Err(_) if conversion::is_missing() => None,
+            Err(error) => {
+                self.fail(error);
+                None
+            }
+        }
     }
 
     fn push(&mut self, event: &str, object: &Value) {

@@ -162,6 +162,7 @@ pub(crate) fn create(
     if storage.get(&place).is_some() {
         return Err(StatusError::already_exists(kind, &name));
     }
+    to_storage(kind, &mut object)?;
     if options.dry_run {
         if is_version {
             object["metadata"]["resourceVersion"] = version;
@@ -270,7 +271,7 @@ pub(crate) fn update(
     check_identity(kind, place, &mut object)?;
     let Some(before) = storage.get(place).cloned() else { return Err(StatusError::not_found(kind, name)) };
     check_version(kind, place, &object, &before)?;
-    let before_view = kind.view(&before);
+    let before_view = kind.view(&before)?;
     let managed = object["metadata"]["managedFields"].take();
     options.manager.writes(part);
 
@@ -299,15 +300,15 @@ pub(crate) fn update(
     if part == Part::Main {
         options.warnings.extend(metadata::warnings(kind, &after));
     }
-    to_storage(kind, &mut after);
-    if kind.has_generation() && part == Part::Main && differs_beyond_metadata(kind, &before, &after) {
+    if kind.has_generation() && part == Part::Main && differs_beyond_metadata(kind, &before_view, &after) {
         let generation = before["metadata"]["generation"].as_u64().unwrap_or(0) + 1;
         after["metadata"]["generation"] = generation.into();
     }
     if options.admission.is_some() {
-        let (of, [shown, was]) = sent(kind, [&kind.view(&after), &before_view], options);
+        let (of, [shown, was]) = sent(kind, [&after, &before_view], options);
         options.validate(storage, of, &shown, &was)?;
     }
+    to_storage(kind, &mut after)?;
     if managed_fields::is_same(&before, &after) {
         return Ok(before);
     }
@@ -379,7 +380,10 @@ pub(crate) fn apply(
     options.manager.writes(part);
     leave_part(kind, part, &mut applied);
     let (name, now) = (place.name(), options.now(storage));
-    let live = storage.get(place).map(|live| kind.view(live).into_owned());
+    let live = match storage.get(place) {
+        Some(live) => Some(kind.view(live)?.into_owned()),
+        None => None,
+    };
     let metadata = &applied["metadata"];
     let uid = metadata["uid"].as_str().unwrap_or_default().to_owned();
     let Some(live) = live else {

@@ -85,6 +85,7 @@ stories! {
     collecting
     columns
     configmaps
+    converting
     crds
     creating
     definitions

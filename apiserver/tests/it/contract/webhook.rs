@@ -6,7 +6,8 @@
 //! ```
 //!
 //! A response without a `uid` gets that of its request. A patch is written as a list. `{"http": 500}` answers with this status and no
-//! review, `{"raw": "oops"}` with this text, and `{"hangs": true}` never.
+//! review, `{"raw": "oops"}` with this text, and `{"hangs": true}` never. `{"converts": true}` converts between `v1`, with `spec.size`, and
+//! `v2`, with `spec.length`.
 
 use std::{
     collections::BTreeMap,
@@ -123,8 +124,14 @@ fn written(status: u16, body: String) -> Response<Full<Bytes>> {
     answer.body(Full::new(body.into())).unwrap()
 }
 
-/// The answer to an AdmissionReview.
+/// The answer to an AdmissionReview or a ConversionReview.
 fn review(asked: &Value, mut response: Value) -> Value {
+    if response["converts"] == true {
+        let objects = asked["request"]["objects"].as_array().unwrap();
+        let version = &asked["request"]["desiredAPIVersion"];
+        let converted: Vec<Value> = objects.iter().map(|object| converted(object, version)).collect();
+        response = json!({"convertedObjects": converted, "result": {"status": "Success"}});
+    }
     if response["uid"].is_null() {
         response["uid"] = asked["request"]["uid"].clone();
     }
@@ -133,4 +140,16 @@ fn review(asked: &Value, mut response: Value) -> Value {
         response["patchType"] = "JSONPatch".into();
     }
     json!({"kind": asked["kind"], "apiVersion": asked["apiVersion"], "response": response})
+}
+
+fn converted(object: &Value, version: &Value) -> Value {
+    let mut object = object.clone();
+    let to_v2 = version.as_str().unwrap().ends_with("/v2");
+    let (from, to) = if to_v2 { ("size", "length") } else { ("length", "size") };
+    object["apiVersion"] = version.clone();
+    object["metadata"]["annotations"]["converted"] = "yes".into();
+    if let Some(value) = object["spec"].as_object_mut().and_then(|spec| spec.remove(from)) {
+        object["spec"][to] = value;
+    }
+    object
 }

@@ -29,6 +29,9 @@ use crate::{
 /// Largest answer of a webhook, as for a request.
 const ANSWER_BYTES_MAX: usize = 3 * 1024 * 1024;
 
+/// The limit of a call without one of its own.
+const TIMEOUT_SECS: u64 = 30;
+
 /// Where a webhook listens, and which certificates it may have.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Address {
@@ -64,54 +67,38 @@ impl Address {
     }
 }
 
-/// A call of a webhook.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Call {
-    pub(crate) address: Address,
-    pub(crate) timeout_secs: u64,
-    /// The review, whose uid is set when it is sent.
-    pub(crate) review: Value,
-}
-
-impl Call {
-    /// Calls the webhook once, and returns its `response`, or why there is none.
-    pub(crate) async fn send(&self) -> Result<Value, String> {
-        let uid = crate::names::uid();
-        let mut review = self.review.clone();
-        review["request"]["uid"] = uid.as_str().into();
-        let limit = Duration::from_secs(self.timeout_secs);
-        let url = self.url();
-        let failed = |why: String| format!("failed to call webhook: {why}");
-        let posted = |why: String| failed(format!("Post {url:?}: {why}"));
-        let (status, is_text, body) = match timeout(limit, self.post(&url, review.to_string())).await {
+impl Address {
+    /// POSTs a review, and returns the review in the answer. The error is that of Go's client.
+    pub(crate) async fn post(&self, review: &Value, timeout_secs: Option<u64>) -> Result<Value, String> {
+        let limit = Duration::from_secs(timeout_secs.unwrap_or(TIMEOUT_SECS));
+        let url = self.url(timeout_secs);
+        let posted = |why: String| format!("Post {url:?}: {why}");
+        let (status, is_text, body) = match timeout(limit, self.exchange(&url, review.to_string())).await {
             Ok(answer) => answer.map_err(posted)?,
             Err(_) => return Err(posted("context deadline exceeded".to_owned())),
         };
         if !(200..300).contains(&status) {
             let text = if is_text { String::from_utf8_lossy(&body) } else { "unknown".into() };
-            return Err(failed(status_text(status, &text)));
+            return Err(status_text(status, &text));
         }
-        let mut answer: Value = serde_json::from_slice(&body)
-            .map_err(|error| failed(format!("couldn't get version/kind; json parse error: {error}")))?;
-        self.verify(&answer, &uid).map_err(|why| format!("received invalid webhook response: {why}"))?;
-        Ok(answer["response"].take())
+        serde_json::from_slice(&body)
+            .map_err(|error| format!("couldn't get version/kind; json parse error: {error}"))
     }
 
     /// As Go writes it: with a path, and the timeout.
-    fn url(&self) -> String {
-        let url = &self.address.url;
-        let slash = if url.matches('/').count() < 3 { "/" } else { "" };
-        format!("{url}{slash}?timeout={}s", self.timeout_secs)
+    fn url(&self, timeout_secs: Option<u64>) -> String {
+        let slash = if self.url.matches('/').count() < 3 { "/" } else { "" };
+        let timeout = timeout_secs.map(|secs| format!("?timeout={secs}s")).unwrap_or_default();
+        format!("{}{slash}{timeout}", self.url)
     }
 
     /// The status of the answer to a POST, whether it is a text, and its body.
-    async fn post(&self, url: &str, body: String) -> Result<(u16, bool, Bytes), String> {
-        let (host, port) = self.address.dial.clone()?;
+    async fn exchange(&self, url: &str, body: String) -> Result<(u16, bool, Bytes), String> {
+        let (host, port) = self.dial.clone()?;
         let dialed = TcpStream::connect((host.as_str(), port)).await;
         let stream =
             dialed.map_err(|error| format!("dial tcp {host}:{port}: {}", go_error("connect", &error)))?;
-        let name =
-            ServerName::try_from(self.address.server_name.clone()).map_err(|error| error.to_string())?;
+        let name = ServerName::try_from(self.server_name.clone()).map_err(|error| error.to_string())?;
         let stream = self.tls()?.connect(name, stream).await.map_err(|error| tls_error(&error))?;
         let uri: Uri = url.parse().map_err(|_| "invalid URL".to_owned())?;
         let request = Request::post(uri.path_and_query().map_or("/", |path| path.as_str()))
@@ -143,7 +130,7 @@ impl Call {
 
     fn tls(&self) -> Result<TlsConnector, String> {
         let mut roots = RootCertStore::empty();
-        for certificate in CertificateDer::pem_slice_iter(&self.address.ca).flatten() {
+        for certificate in CertificateDer::pem_slice_iter(&self.ca).flatten() {
             roots.add(certificate).map_err(|error| error.to_string())?;
         }
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -153,28 +140,6 @@ impl Call {
             .with_root_certificates(roots)
             .with_no_client_auth();
         Ok(TlsConnector::from(Arc::new(config)))
-    }
-
-    /// Checks the parts of an answer that belong to its request. v1beta1 had no such checks.
-    fn verify(&self, answer: &Value, uid: &str) -> Result<(), String> {
-        let response = &answer["response"];
-        if response.is_null() {
-            return Err("webhook response was absent".to_owned());
-        }
-        let (version, kind) = (text(&answer["apiVersion"]), text(&answer["kind"]));
-        if self.review["apiVersion"] != "admission.k8s.io/v1" {
-            return Ok(());
-        }
-        if response["uid"] != uid {
-            return Err(format!("expected response.uid={uid:?}, got {:?}", text(&response["uid"])));
-        }
-        if (version, kind) != ("admission.k8s.io/v1", "AdmissionReview") {
-            let version = if version.is_empty() { "/" } else { version };
-            return Err(format!(
-                "expected webhook response of admission.k8s.io/v1, Kind=AdmissionReview, got {version}, Kind={kind}"
-            ));
-        }
-        Ok(())
     }
 }
 
