@@ -761,6 +761,7 @@ impl Faults {
         for course in state.open.iter().filter_map(Weak::upgrade) {
             course.change(None);
         }
+        drop(state);
         self.release();
     }
 
@@ -789,7 +790,10 @@ impl Faults {
 
     /// Lets the held requests go on.
     pub(crate) fn release(&self) {
-        self.held.send_modify(|held| held.released = held.next);
+        self.held.send_modify(|held| {
+            held.requests.clear();
+            held.released = held.next;
+        });
     }
 
     /// The planned faults, one per line.
@@ -820,13 +824,16 @@ impl Faults {
         course
     }
 
-    /// The fault of a request: the first planned one that applies.
+    /// The fault of a request: the first planned one that applies. Those that apply to a later one count it also.
     pub(crate) fn of_request(&self, request: &Request, user: Option<&str>) -> Option<Fault> {
         let mut state = lock(&self.state);
-        let found = state.planned.iter_mut().find_map(|planned| {
-            let applies = planned.is_for(request, user) && planned.take(&request.method, &request.target);
-            applies.then(|| planned.fault.clone())
-        });
+        let mut found = None;
+        for planned in state.planned.iter_mut().filter(|planned| planned.is_for(request, user)) {
+            let is_due = found.is_none() || planned.passes > 0;
+            if is_due && planned.take(&request.method, &request.target) {
+                found = Some(planned.fault.clone());
+            }
+        }
         state.planned.retain(|planned| planned.times != Some(0));
         found
     }

@@ -751,6 +751,14 @@ async fn faults_happen_on_demand() {
     fixture.server.fault(error.on("GET", "configmaps").times(1));
     assert_eq!(fixture.get(CONFIG_MAPS).await.0, 429);
     assert_eq!(fixture.get(CONFIG_MAPS).await.0, 200);
+    // Each counts all requests that match, also those that another one has failed.
+    for (status, nth) in [(503, 1), (504, 2), (500, 3)] {
+        let error = Fault::Answer { status, body: "no\n".to_owned(), retry_after_secs: None };
+        fixture.server.fault(error.on("GET", "configmaps").nth(nth));
+    }
+    for status in [503, 504, 500, 200] {
+        assert_eq!(fixture.get(CONFIG_MAPS).await.0, status);
+    }
     fixture.server.fault(Fault::StallWatches);
     let mut watch = fixture.watch(&path).await;
     fixture.post(CONFIG_MAPS, config_map("a", json!({}))).await;
