@@ -31,6 +31,8 @@ pub(crate) struct Admission {
     /// Parts of a new object, which all attempts share.
     pub(crate) uid: String,
     pub(crate) letters: String,
+    /// Of its random numbers.
+    pub(crate) seed: u64,
     pub(crate) now: String,
     /// The warnings of webhooks, for the client.
     pub(crate) warnings: Vec<String>,
@@ -63,6 +65,7 @@ impl Admission {
             webhook_port,
             uid: uid(),
             letters: random_letters(),
+            seed: fastrand::u64(..),
             now: storage.clock.time(),
             warnings: Vec::new(),
             answers: Vec::new(),

@@ -18,7 +18,7 @@ use crate::{
         Kind,
         field_checks::{each, text},
     },
-    schema::{Nulls, cel, prune_object},
+    schema::{Nulls, cel, decode::must_be_map, prune_object},
     selector::Labels,
     status::StatusError,
     storage::{Place, Storage},
@@ -325,7 +325,11 @@ impl Admission {
             Some(_) => {}
         }
         let bytes = BASE64_STANDARD.decode(encoded).unwrap_or_default();
-        let operations = serde_json::from_slice(&bytes).and_then(json_patch::decode);
+        let decoded = serde_json::from_slice(&bytes).map_err(|error| error.to_string());
+        let operations = decoded.and_then(|operations: Vec<Value>| {
+            operations.iter().try_for_each(must_be_map)?;
+            json_patch::decode(operations).map_err(|error| error.to_string())
+        });
         let operations = match operations {
             Ok(operations) => operations,
             Err(error) => {
@@ -347,6 +351,12 @@ impl Admission {
         }
         let mut object = self.request(version, write)?["object"].take();
         json_patch::apply(&operations, &mut object).map_err(|why| StatusError::went_wrong(&why))?;
+        if !object.is_object() {
+            // The words of the Go library.
+            return Err(StatusError::went_wrong(
+                "replace operation value must be object or array: %!w(<nil>)",
+            ));
+        }
         write.kind.check_types(&object).map_err(|why| StatusError::went_wrong(&why))?;
         if object["apiVersion"] != write.object["apiVersion"] {
             write.kind.convert(&mut object)?;

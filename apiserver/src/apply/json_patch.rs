@@ -17,10 +17,10 @@ const PATCHED_BYTES_MAX: usize = 3 * 1024 * 1024;
 /// at 128 levels. Lists and watch events add some levels around an object.
 const LEVELS_MAX: usize = 120;
 
-/// Decodes the operations, which must be maps. A missing value means null, as in kube-apiserver.
+/// Decodes the operations. A missing value means null, as in kube-apiserver.
 pub(crate) fn decode(mut operations: Vec<Value>) -> serde_json::Result<Vec<PatchOperation>> {
-    for operation in operations.iter_mut().filter(|operation| operation["value"].is_null()) {
-        operation["value"] = Value::Null;
+    for operation in operations.iter_mut().filter_map(Value::as_object_mut) {
+        operation.entry("value").or_insert(Value::Null);
     }
     serde_json::from_value(operations.into())
 }

@@ -9,6 +9,7 @@ use std::{
     net::{IpAddr, Ipv4Addr},
 };
 
+use fastrand::Rng;
 use serde_json::{Value, json};
 
 use crate::{
@@ -129,12 +130,13 @@ fn refused(services: &[&Value], before: Option<&Value>, service: &Value, is_dry_
 }
 
 /// Assigns the fields that a Service lacks, and releases those that its type does not use. Returns the validation
-/// errors. A dry run ignores allocated addresses, and may assign node ports beyond the range.
+/// errors. A dry run ignores allocated addresses, and may assign node ports beyond the range. With the same seed, the draws are the same.
 pub(crate) fn settle(
     services: &[&Value],
     before: Option<&Value>,
     service: &mut Value,
     is_dry_run: bool,
+    seed: u64,
 ) -> Result<Vec<Cause>, StatusError> {
     let old = before.map(|before| &before["spec"]);
     let spec = &mut service["spec"];
@@ -149,7 +151,7 @@ pub(crate) fn settle(
     if let Some(cause) = refused(services, before, service, is_dry_run) {
         return Ok(vec![cause]);
     }
-    allocate(services, before, service, is_dry_run)?;
+    allocate(services, before, service, is_dry_run, &mut Rng::with_seed(seed))?;
     if let Some(old) = old {
         drop_type_dependent_fields(&mut service["spec"], old);
         if is_load_balancer(old) && !is_load_balancer(&service["spec"]) {
@@ -170,6 +172,7 @@ fn allocate(
     before: Option<&Value>,
     service: &mut Value,
     is_dry_run: bool,
+    random: &mut Rng,
 ) -> Result<(), StatusError> {
     let name = service["metadata"]["name"].as_str().unwrap_or_default().to_owned();
     let spec = &mut service["spec"];
@@ -179,14 +182,18 @@ fn allocate(
     if spec["clusterIP"].is_null() {
         let others = services.iter().filter(|_| !is_dry_run);
         let taken = others.filter_map(|one| one["spec"]["clusterIP"].as_str()?.parse().ok()).collect();
-        let Some(address) = free_address(&taken) else {
+        let Some(address) = free_address(&taken, random) else {
             let text = format!("failed to allocate a serviceIP for Service {name:?}: range is full");
             return Err(StatusError::went_wrong(&text));
         };
         spec["clusterIP"] = address.to_string().into();
         spec["clusterIPs"] = json!([spec["clusterIP"]]);
     }
-    if needs_node_ports(spec) { allocate_node_ports(services, before, spec, is_dry_run) } else { Ok(()) }
+    if needs_node_ports(spec) {
+        allocate_node_ports(services, before, spec, is_dry_run, random)
+    } else {
+        Ok(())
+    }
 }
 
 fn allocate_node_ports(
@@ -194,12 +201,13 @@ fn allocate_node_ports(
     before: Option<&Value>,
     spec: &mut Value,
     is_dry_run: bool,
+    random: &mut Rng,
 ) -> Result<(), StatusError> {
     let others = services.iter().flat_map(|one| node_ports(&one["spec"]));
     let taken: HashSet<i64> = others.chain(node_ports(spec)).filter_map(Value::as_i64).collect();
     let is_free = |port: &u16| !taken.contains(&i64::from(*port));
     let mut any: Vec<u16> = NODE_PORTS.skip(RESERVED_NODE_PORTS).filter(is_free).collect();
-    let first = fastrand::usize(..=any.len());
+    let first = random.usize(..=any.len());
     any.rotate_left(first);
     // As on kube-apiserver, the reserved ports are assigned when all other ports are allocated.
     let reserved = NODE_PORTS.take(RESERVED_NODE_PORTS).filter(is_free);
@@ -248,13 +256,13 @@ fn allocate_node_ports(
 }
 
 /// A free address, chosen at random. The reserved addresses come last.
-fn free_address(taken: &HashSet<Ipv4Addr>) -> Option<Ipv4Addr> {
+fn free_address(taken: &HashSet<Ipv4Addr>, random: &mut Rng) -> Option<Ipv4Addr> {
     let [first, second] = NETWORK;
     let address = |host: u16| {
         let [third, fourth] = host.to_be_bytes();
         Ipv4Addr::new(first, second, third, fourth)
     };
-    let any = fastrand::u16(HOSTS);
+    let any = random.u16(HOSTS);
     let hosts = (any..HOSTS.end).chain(HOSTS.start..any).chain(RESERVED_HOSTS);
     hosts.map(address).find(|address| !taken.contains(address))
 }
@@ -469,7 +477,8 @@ mod tests {
     fn given(services: &[Value], spec: Value) -> Result<Value, String> {
         let services: Vec<&Value> = services.iter().collect();
         let mut service = json!({"metadata": {"name": "new"}, "spec": spec});
-        allocate(&services, None, &mut service, false).map_err(|error| error.message().to_owned())?;
+        allocate(&services, None, &mut service, false, &mut Rng::new())
+            .map_err(|error| error.message().to_owned())?;
         Ok(service["spec"].take())
     }
 
@@ -488,7 +497,14 @@ mod tests {
         assert_eq!(given(&services, json!({})), Err(why.to_owned()));
         assert!(given(&services, json!({"clusterIP": "None"})).is_ok(), "who wants none");
         assert!(
-            allocate(&services.iter().collect::<Vec<_>>(), None, &mut json!({"spec": {}}), true).is_ok(),
+            allocate(
+                &services.iter().collect::<Vec<_>>(),
+                None,
+                &mut json!({"spec": {}}),
+                true,
+                &mut Rng::new()
+            )
+            .is_ok(),
             "a dry run"
         );
     }
@@ -498,7 +514,7 @@ mod tests {
     fn one_port_by_two_protocols_has_one_node_port() {
         let node_ports = |before: Option<&Value>, spec: Value| -> Vec<Option<i64>> {
             let mut service = json!({"spec": spec});
-            allocate(&[], before, &mut service, false).expect("some are free");
+            allocate(&[], before, &mut service, false, &mut Rng::new()).expect("some are free");
             each(&service["spec"]["ports"]).map(|port| port["nodePort"].as_i64()).collect()
         };
         let spec = |ports: Value| json!({"type": "NodePort", "ports": ports});
@@ -544,8 +560,14 @@ mod tests {
         let why = "Internal error occurred: failed to allocate a nodePort: range is full";
         assert_eq!(given(&services, wanted(3)), Err(why.to_owned()));
         assert!(
-            allocate(&services.iter().collect::<Vec<_>>(), None, &mut json!({"spec": wanted(3)}), true)
-                .is_ok(),
+            allocate(
+                &services.iter().collect::<Vec<_>>(),
+                None,
+                &mut json!({"spec": wanted(3)}),
+                true,
+                &mut Rng::new()
+            )
+            .is_ok(),
             "a dry run"
         );
     }

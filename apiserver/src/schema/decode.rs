@@ -131,6 +131,14 @@ pub(crate) fn cannot_decode(value: &Value, into: &str) -> String {
     format!("cannot decode {} into {into}", json_type(value))
 }
 
+/// An operation of a JSON patch, or a merge patch, is a map.
+pub(crate) fn must_be_map(value: &Value) -> Result<(), String> {
+    match value {
+        Value::Object(_) => Ok(()),
+        other => Err(cannot_decode(other, "an object")),
+    }
+}
+
 /// The JSON type of a value, as encoding/json names it.
 pub(crate) fn json_type(value: &Value) -> &'static str {
     match value {

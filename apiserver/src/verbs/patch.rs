@@ -17,7 +17,7 @@ use crate::{
     apply::{json_patch, typed_value::TypeRef},
     kinds::Kind,
     request::yaml,
-    schema::decode::{self, cannot_decode},
+    schema::decode::{self, cannot_decode, must_be_map},
     status::{StatusError, invalid_json},
     verbs::write::unregistered,
 };
@@ -146,13 +146,6 @@ pub(crate) fn decode_applied(body: &[u8]) -> Result<Value, StatusError> {
     }
     must_be_map(&value).map_err(refuse)?;
     Ok(value)
-}
-
-fn must_be_map(value: &Value) -> Result<(), String> {
-    match value {
-        Value::Object(_) => Ok(()),
-        other => Err(cannot_decode(other, "an object")),
-    }
 }
 
 /// Applies a strategic merge patch: merges maps by field, and lists by the key that their schema names, as

@@ -49,6 +49,11 @@ impl WriteOptions<'_> {
         self.admission.as_ref().map_or_else(|| storage.clock.time(), |admission| admission.now.clone())
     }
 
+    /// The seed of the random numbers of the write, which are the same in each attempt.
+    fn seed(&self) -> u64 {
+        self.admission.as_ref().map_or_else(|| fastrand::u64(..), |admission| admission.seed)
+    }
+
     fn writes_scale(&self) -> bool {
         self.manager.subresource == "scale"
     }
@@ -112,7 +117,8 @@ pub(crate) fn create(
     check_type(kind, &mut object)?;
     take_namespace(kind, namespace, &mut object)?;
     let version = object["metadata"]["resourceVersion"].take();
-    let name = name_for(storage, kind, namespace, &mut object, options);
+    let is_generated = text(&object["metadata"]["name"]).is_empty();
+    let mut name = name_for(storage, kind, namespace, &mut object, options);
     check_home(storage, kind, namespace, &name)?;
 
     let now = options.now(storage);
@@ -134,10 +140,12 @@ pub(crate) fn create(
     }
     prune(kind, &mut object, options)?;
     finish(storage, kind, None, &mut object, managed, options);
-    let forbidden = |why: String| StatusError::forbidden(kind, &name, &why);
-    plugins::admit(storage, kind, &mut object).map_err(forbidden)?;
-    if mutate_new(storage, kind, &mut object, options)? {
-        plugins::admit(storage, kind, &mut object).map_err(forbidden)?;
+    let forbidden = |name: &str, why: String| StatusError::forbidden(kind, name, &why);
+    plugins::admit(storage, kind, &mut object).map_err(|why| forbidden(&name, why))?;
+    if mutate_new(storage, kind, &mut object, is_generated, options)? {
+        take_namespace(kind, namespace, &mut object)?;
+        text(&object["metadata"]["name"]).clone_into(&mut name);
+        plugins::admit(storage, kind, &mut object).map_err(|why| forbidden(&name, why))?;
     }
     settle_cluster_ip(storage, kind, None, &mut object, options)?;
     let mut causes = metadata::errors(kind, &object);
@@ -151,7 +159,7 @@ pub(crate) fn create(
         return Err(error);
     }
     options.validate(storage, kind, &object, &Value::Null)?;
-    plugins::check_quotas(storage, kind, &object).map_err(forbidden)?;
+    plugins::check_quotas(storage, kind, &object).map_err(|why| forbidden(&name, why))?;
     let place = Place::new(kind.stored_in(), namespace, &name);
     // Of a dry run, the version that the client sent is neither checked nor dropped.
     let is_version =
@@ -173,11 +181,12 @@ pub(crate) fn create(
     Ok(store(storage, kind, &place, object))
 }
 
-/// Lets webhooks change a new object, which does not have its generated parts yet. True if one has changed it.
+/// Lets webhooks change a new object, which does not have its generated parts yet. True if one has changed it, perhaps its name.
 fn mutate_new(
     storage: &Storage,
     kind: &Kind,
     object: &mut Value,
+    is_generated: bool,
     options: &mut WriteOptions<'_>,
 ) -> Result<bool, StatusError> {
     if options.admission.is_none() {
@@ -185,7 +194,6 @@ fn mutate_new(
     }
     let mut shown = object.clone();
     let metadata = &object["metadata"];
-    let is_generated = !text(&metadata["generateName"]).is_empty();
     let hidden = [
         ("uid", true),
         ("creationTimestamp", true),
@@ -200,8 +208,12 @@ fn mutate_new(
     if !options.mutate(storage, kind, &mut shown, &Value::Null)? {
         return Ok(false);
     }
-    for field in &hidden {
+    let is_named = !text(&shown["metadata"]["name"]).is_empty();
+    for field in hidden.into_iter().filter(|field| *field != "name" || !is_named) {
         restore(&mut shown["metadata"], metadata, field);
+    }
+    if let Some(object) = shown.as_object_mut().filter(|_| object["status"].is_null()) {
+        object.remove("status");
     }
     *object = shown;
     complete(kind, object);
@@ -236,6 +248,10 @@ fn mutate_updated(
         }
         None => {
             *after = merged(kind, part, shown, after);
+            check_fixed(kind, text(&before["metadata"]["name"]), after, before)?;
+            for field in SERVER_FIELDS.iter().chain(&["name", "namespace"]) {
+                restore(&mut after["metadata"], &before["metadata"], field);
+            }
             complete(kind, after);
         }
     }
@@ -709,7 +725,7 @@ fn settle_cluster_ip(
     options: &WriteOptions<'_>,
 ) -> Result<(), StatusError> {
     if kind.built_in() == "Service" {
-        let causes = cluster_ip::settle(&services(storage), before, object, options.dry_run)?;
+        let causes = cluster_ip::settle(&services(storage), before, object, options.dry_run, options.seed())?;
         if !causes.is_empty() {
             let name = object["metadata"]["name"].as_str().unwrap_or_default();
             return Err(StatusError::invalid(kind, name, causes));
