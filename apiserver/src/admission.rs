@@ -7,6 +7,7 @@
 
 mod call;
 pub(crate) mod plugins;
+mod service_account;
 pub(crate) mod webhooks;
 
 use futures_util::future::join_all;

@@ -1,10 +1,11 @@
-//! The controllers: garbage collection, namespaces, Deployments, ReplicaSets, StatefulSets, DaemonSets, claims and volumes, endpoints of Services,
+//! The controllers: garbage collection, namespaces, Secrets of ServiceAccounts, Deployments, ReplicaSets, StatefulSets, DaemonSets, claims and volumes, endpoints of Services,
 //! Jobs, CronJobs, PodDisruptionBudgets, ResourceQuotas, and a simulated scheduler and kubelet. They write Events about what they do.
 //!
 //! All controllers run in one task. It reads the journal of the storage. For each change, it queues the object, its
 //! owners, its dependents and its namespace, and reconciles each of them. Like those of Kubernetes, these controllers
 //! compare the current state with the desired state, so an extra reconcile does no harm.
 
+mod account_secret;
 mod daemon_set;
 mod disruption;
 mod endpoints;
@@ -43,6 +44,7 @@ use crate::{
     },
     state::Server,
     storage::{Change, Place, Storage},
+    tokens::SigningKey,
     verbs::{
         delete::{Deletion, Propagation},
         served_kinds,
@@ -95,6 +97,7 @@ pub(crate) async fn run(server: Arc<Server>, ca_pem: String) {
         pod_start: server.pod_start,
         heartbeat: server.heartbeat,
         ca_pem,
+        key: Arc::clone(&server.key),
     };
     let mut written = server.storage().written();
     controllers.requeue(&kubelet::node(), server.heartbeat);
@@ -143,6 +146,7 @@ struct Controllers {
     pod_start: Duration,
     heartbeat: Duration,
     ca_pem: String,
+    key: Arc<SigningKey>,
 }
 
 /// A FIFO queue of places to reconcile, without duplicates. An object with much work goes back to the end of the queue.
@@ -221,6 +225,9 @@ impl Controllers {
         if collection == "endpoints" {
             self.queue.insert(Place { collection: "services".to_owned(), key: change.key.clone() });
         }
+        if collection == "serviceaccounts" {
+            self.queue.extend(account_secret::secrets_of(storage, &place));
+        }
         if collection == "persistentvolumes" || collection == "storageclasses.storage.k8s.io" {
             self.queue.extend(volume::waiting_claims(storage));
         }
@@ -260,6 +267,7 @@ impl Controllers {
             "services" => endpoints::service(storage, place, &object),
             "resourcequotas" => quota::quota(storage, place, &object),
             role::ROLES => role::aggregate(storage, place, &object),
+            "secrets" => account_secret::secret(self, storage, place, &object),
             "persistentvolumes" => volume::volume(storage, place, &object),
             "jobs.batch" => job::job(self, storage, place, &object),
             "cronjobs.batch" => job::cron_job(self, storage, place, &object),

@@ -26,7 +26,18 @@ pub(crate) fn version() -> Value {
 
 /// `/`: the paths of this server.
 pub(crate) fn paths(kinds: &Kinds) -> Value {
-    let fixed = ["/api", "/apis", "/healthz", "/livez", "/openapi/v2", "/openapi/v3", "/readyz", "/version"];
+    let fixed = [
+        "/.well-known/openid-configuration",
+        "/api",
+        "/apis",
+        "/healthz",
+        "/livez",
+        "/openapi/v2",
+        "/openapi/v3",
+        "/openid/v1/jwks",
+        "/readyz",
+        "/version",
+    ];
     let mut paths: Vec<String> = fixed.map(str::to_owned).into();
     paths.extend(["/healthz", "/livez", "/readyz"].map(|path| format!("{path}/ping")));
     for group in kinds.groups() {

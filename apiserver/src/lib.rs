@@ -29,7 +29,8 @@
 //! http/           server (TLS, connections), router (path and method to handler), admitted, handlers, reviews, containers
 //!                 (logs, commands), options, response, websocket
 //! controllers/    garbage collector, namespaces, rollout (Deployments, ReplicaSets), stateful_set, daemon_set, volume (claims
-//!                 and volumes), endpoints, job (Jobs, CronJobs), disruption, quota, role (aggregation), a simulated kubelet
+//!                 and volumes), account_secret (tokens), endpoints, job (Jobs, CronJobs), disruption, quota, role (aggregation), a
+//!                 simulated kubelet
 //! verbs/          read (get, list), watch, write (create, update, apply), patch, delete, scale; served_kinds
 //!                 (the kinds of CRDs), table (the output of `kubectl get`)
 //! admission/      what may change or refuse a write: plugins of kube-apiserver, webhooks and the calls of them
@@ -37,6 +38,7 @@
 //! webhook_client  the HTTPS client for webhooks
 //! discovery       /api, /apis, /openapi/v3, /version
 //! state           the state that connections and controllers share
+//! tokens          tokens of ServiceAccounts, signed
 //! exec            the rules for pods/exec
 //! faults          faults on demand: 429, 410, cut watches, …
 //! authorization/  the rules of a user, applied to a request; bindings (the rules of Roles)
@@ -50,7 +52,7 @@
 //! schema/         CRDs: structural schemas, defaults and pruning, re2 (patterns), cel, formats, field_errors (errors with paths);
 //!                 built-in types: openapi (definitions), decode (type errors), encode (omits empty fields), quantity,
 //!                 protobuf
-//! names           validation of names and labels
+//! names           random letters, validation of names and labels
 //! status          the errors of requests, as objects of kind Status
 //! json            JSON with the order of fields and the escapes of kube-apiserver
 //! clock           the timestamps in objects
@@ -64,6 +66,7 @@ mod conversions;
 mod webhook_client;
 mod discovery;
 mod state;
+mod tokens;
 mod exec;
 mod faults;
 mod authorization;
@@ -103,7 +106,7 @@ use crate::{
     clock::Clock,
     faults::Faults,
     http::server::{self, Identity, Tasks},
-    state::{Credential, Server},
+    state::Server,
     storage::{Storage, lock},
 };
 pub use crate::{
@@ -132,6 +135,9 @@ pub struct Options {
     pub webhook_port: Option<u16>,
     /// Whether the controllers run: for garbage collection, namespaces, workloads and Pods.
     pub controllers: bool,
+    /// Whether the ServiceAccount of a new Pod must exist, and its token is mounted: the admission plugin ServiceAccount. It
+    /// needs the controllers, which create the ServiceAccounts `default`.
+    pub service_account_admission: bool,
     /// What commands in the containers of Pods print. Others are refused.
     pub exec: Vec<ExecRule>,
     /// How long the simulated kubelet takes to make a Pod ready.
@@ -148,6 +154,7 @@ impl Default for Options {
             rbac: false,
             webhook_port: None,
             controllers: true,
+            service_account_admission: true,
             exec: Vec::new(),
             pod_start: Duration::ZERO,
             heartbeat: controllers::HEARTBEAT,
@@ -159,7 +166,6 @@ impl Default for Options {
 pub struct ApiServer {
     server: Arc<Server>,
     tasks: Tasks,
-    port: u16,
     ca_pem: String,
     token: String,
 }
@@ -174,8 +180,7 @@ impl ApiServer {
         let listener = TcpListener::bind(("127.0.0.1", options.port)).await?;
         let port = listener.local_addr()?.port();
         let identity = Identity::new().map_err(io::Error::other)?;
-        let mut server = ApiServer::new(&options, Clock::new(SystemTime::now()), identity.ca_pem);
-        server.port = port;
+        let server = ApiServer::new(&options, Clock::new(SystemTime::now()), identity.ca_pem, port);
         let accept =
             server::accept(listener, identity.acceptor, Arc::clone(&server.server), server.tasks.clone());
         server.tasks.spawn(accept);
@@ -186,17 +191,20 @@ impl ApiServer {
     /// starts at `now` and advances with tokio's clock. Must be called in a tokio runtime.
     #[must_use]
     pub fn in_process(options: &Options, now: SystemTime) -> ApiServer {
-        ApiServer::new(options, Clock::new(now), String::new())
+        ApiServer::new(options, Clock::new(now), String::new(), 0)
     }
 
-    fn new(options: &Options, clock: Clock, ca_pem: String) -> ApiServer {
+    fn new(options: &Options, clock: Clock, ca_pem: String, port: u16) -> ApiServer {
         let token = random_token();
         let mut storage = Storage::new(clock, options.history, options.controllers);
+        storage.has_service_accounts = options.controllers && options.service_account_admission;
         controllers::bootstrap(&mut storage, &ca_pem, options.controllers);
         let backup = Mutex::new(storage.backup());
         let server = Arc::new(Server {
             storage: Mutex::new(storage),
-            tokens: Mutex::new(HashMap::from([(token.clone(), Credential::of(ADMIN))])),
+            tokens: Mutex::new(HashMap::from([(token.clone(), ADMIN.to_owned())])),
+            key: Arc::default(),
+            port,
             rules: Mutex::default(),
             rbac: options.rbac,
             requests: Mutex::default(),
@@ -212,7 +220,7 @@ impl ApiServer {
         if options.controllers {
             tasks.spawn(controllers::run(Arc::clone(&server), ca_pem.clone()));
         }
-        ApiServer { server, tasks, port: 0, ca_pem, token }
+        ApiServer { server, tasks, ca_pem, token }
     }
 
     /// Answers one request, as if it came on its own connection.
@@ -239,7 +247,7 @@ impl ApiServer {
     /// `https://127.0.0.1:PORT`
     #[must_use]
     pub fn url(&self) -> String {
-        format!("https://127.0.0.1:{}", self.port)
+        self.server.url()
     }
 
     /// The certificate of the certificate authority, in PEM.
@@ -264,7 +272,7 @@ impl ApiServer {
 
     /// Adds a token that the caller chose.
     pub fn add_token(&self, token: &str, user: &str) {
-        self.server.add_credential(token, Credential::of(user));
+        lock(&self.server.tokens).insert(token.to_owned(), user.to_owned());
     }
 
     /// Limits a user to these rules, and to those of its Roles: with no rules here, to what bindings of the user or of its groups
@@ -274,7 +282,7 @@ impl ApiServer {
         lock(&self.server.rules).insert(user.to_owned(), rules);
     }
 
-    /// Revokes a token. Open watches stay open, as with kube-apiserver.
+    /// Revokes a token of the administrator, [`ApiServer::new_token`] or [`ApiServer::add_token`]. Open watches stay open, as with kube-apiserver.
     pub fn revoke_token(&self, token: &str) {
         lock(&self.server.tokens).remove(token);
     }
@@ -393,7 +401,7 @@ fn random_token() -> String {
 /// Omits tokens and objects, because Debug output ends up in logs.
 impl fmt::Debug for ApiServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ApiServer").field("port", &self.port).finish_non_exhaustive()
+        f.debug_struct("ApiServer").field("port", &self.server.port).finish_non_exhaustive()
     }
 }
 

@@ -382,7 +382,7 @@ impl Accept {
 }
 
 /// The parts of a resource path.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Default)]
 pub(crate) struct ResourcePath {
     pub(crate) group: String,
     pub(crate) version: String,

@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
     sync::{Arc, Mutex, MutexGuard},
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
 use serde_json::Value;
@@ -14,7 +14,8 @@ use crate::{
     faults::{Fault, Faults, Planned},
     request::Request,
     status::StatusError,
-    storage::{Backup, Place, Storage, Writer, lock},
+    storage::{Backup, Storage, Writer, lock},
+    tokens::{self, ISSUER, SigningKey},
 };
 
 /// The record of an answered request, as in an audit log.
@@ -106,25 +107,13 @@ pub(crate) fn differences(before: &Value, after: &Value, at: &str, paths: &mut V
 /// Most records. One more drops the oldest. A test that counts writes makes some thousands.
 const REQUESTS_MAX: usize = 100_000;
 
-/// What a token stands for.
-pub(crate) struct Credential {
-    pub(crate) user: String,
-    pub(crate) expires: Option<SystemTime>,
-    /// The ServiceAccount, and its uid.
-    pub(crate) account: Option<(Place, Value)>,
-}
-
-impl Credential {
-    /// A token that is valid until it is revoked.
-    pub(crate) fn of(user: &str) -> Credential {
-        Credential { user: user.to_owned(), expires: None, account: None }
-    }
-}
-
 /// The shared state. It has no Debug, because it contains tokens and Secrets.
 pub(crate) struct Server {
     pub(crate) storage: Mutex<Storage>,
-    pub(crate) tokens: Mutex<HashMap<String, Credential>>,
+    /// The users of tokens that are no JWTs.
+    pub(crate) tokens: Mutex<HashMap<String, String>>,
+    pub(crate) key: Arc<SigningKey>,
+    pub(crate) port: u16,
     /// Rules by user, besides those of Roles.
     pub(crate) rules: Mutex<HashMap<String, Vec<Rule>>>,
     /// Whether users without an entry in `rules` need Roles. If not, they have full access.
@@ -142,6 +131,10 @@ pub(crate) struct Server {
 }
 
 impl Server {
+    pub(crate) fn url(&self) -> String {
+        format!("https://127.0.0.1:{}", self.port)
+    }
+
     pub(crate) fn storage(&self) -> MutexGuard<'_, Storage> {
         let mut storage = lock(&self.storage);
         storage.writer = None;
@@ -176,15 +169,17 @@ impl Server {
         }
     }
 
-    /// The user of a token that is known, has not expired, and whose ServiceAccount still exists.
+    /// The user of a token for this server.
     pub(crate) fn user_of(&self, storage: &Storage, token: &str) -> Option<String> {
-        let tokens = lock(&self.tokens);
-        let Credential { user, expires, account } = tokens.get(token)?;
-        let has_expired = expires.is_some_and(|expires| expires <= storage.clock.now());
-        let is_gone = account.as_ref().is_some_and(|(place, uid)| {
-            storage.get(place).is_none_or(|account| account["metadata"]["uid"] != *uid)
-        });
-        (!has_expired && !is_gone).then(|| user.clone())
+        let (user, audiences) = self.authenticate(storage, token)?;
+        audiences.iter().any(|audience| audience == ISSUER).then_some(user)
+    }
+
+    /// The user of a valid token, and its audiences.
+    pub(crate) fn authenticate(&self, storage: &Storage, token: &str) -> Option<(String, Vec<String>)> {
+        let known = lock(&self.tokens).get(token).cloned();
+        let known = known.map(|user| (user, vec![ISSUER.to_owned()]));
+        known.or_else(|| tokens::authenticate(storage, &self.key, token))
     }
 
     /// The user of a request, with its groups.
@@ -229,10 +224,6 @@ impl Server {
         let (user, _) = self.user(storage, request);
         let forbidden = self.check(storage, request, user.as_deref(), Verb::Create).err();
         forbidden.or_else(|| self.faults.forbid_create(request, user.as_deref()))
-    }
-
-    pub(crate) fn add_credential(&self, token: &str, credential: Credential) {
-        lock(&self.tokens).insert(token.to_owned(), credential);
     }
 
     pub(crate) fn record(&self, record: RequestRecord) {

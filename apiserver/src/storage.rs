@@ -189,6 +189,8 @@ pub(crate) struct Storage {
     written: watch::Sender<u64>,
     /// The request that writes now.
     pub(crate) writer: Option<Arc<Writer>>,
+    /// Whether new Pods need a ServiceAccount.
+    pub(crate) has_service_accounts: bool,
 }
 
 impl Storage {
@@ -207,6 +209,7 @@ impl Storage {
             journal: controllers.then(Vec::new),
             written: watch::Sender::new(revision),
             writer: None,
+            has_service_accounts: false,
         }
     }
 

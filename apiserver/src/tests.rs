@@ -66,7 +66,7 @@ impl Fixture {
         let mut config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
         config.alpn_protocols = vec![protocol.into()];
         let name = ServerName::try_from("localhost").expect("a name");
-        let stream = TcpStream::connect(("127.0.0.1", self.server.port)).await.expect("a connection");
+        let stream = TcpStream::connect(("127.0.0.1", self.server.server.port)).await.expect("a connection");
         TlsConnector::from(Arc::new(config)).connect(name, stream).await.expect("a handshake")
     }
 
@@ -306,7 +306,8 @@ async fn a_body_that_is_cut_is_not_too_large() {
 async fn a_silent_connection_is_closed() {
     let fixture = Fixture::with(quiet()).await;
     let started = tokio::time::Instant::now();
-    let mut silent = TcpStream::connect(("127.0.0.1", fixture.server.port)).await.expect("a connection");
+    let mut silent =
+        TcpStream::connect(("127.0.0.1", fixture.server.server.port)).await.expect("a connection");
     assert_eq!(silent.read(&mut [0]).await.unwrap_or_default(), 0);
     assert_eq!(started.elapsed().as_secs(), 10, "no handshake");
     let mut stream = fixture.connect().await;
@@ -361,7 +362,7 @@ async fn a_connection_may_be_idle_between_requests_and_longer_in_a_watch() {
 async fn debug_output_has_no_secrets() {
     let fixture = Fixture::with(quiet()).await;
     let shown = format!("{:?}", fixture.server);
-    assert_eq!(shown, format!("ApiServer {{ port: {}, .. }}", fixture.server.port));
+    assert_eq!(shown, format!("ApiServer {{ port: {}, .. }}", fixture.server.server.port));
 }
 
 /// Every user of the machine could read the token of the administrator.

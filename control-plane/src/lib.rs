@@ -49,6 +49,8 @@ pub struct ControlPlane {
     etcd_ports: [u16; 2],
     port: u16,
     http: Http,
+    /// Admission plugins that are off.
+    disabled_plugins: &'static str,
     /// etcd and kube-controller-manager.
     processes: Mutex<Vec<Process>>,
     // Last, so that the directory is there until the processes have ended.
@@ -175,6 +177,21 @@ fn free_port() -> u16 {
 impl ControlPlane {
     /// Starts etcd and kube-apiserver.
     pub async fn start(http: Http) -> ControlPlane {
+        ControlPlane::start_with(http, "ServiceAccount").await
+    }
+
+    /// Starts etcd and a kube-apiserver whose Pods need a ServiceAccount, and the controllers of ServiceAccounts.
+    pub async fn start_with_service_accounts() -> ControlPlane {
+        let control_plane = ControlPlane::start_with(Http::Any, "").await;
+        control_plane.start_controllers(&[
+            "serviceaccount-controller",
+            "serviceaccount-token-controller",
+            "root-ca-certificate-publisher-controller",
+        ]);
+        control_plane
+    }
+
+    async fn start_with(http: Http, disabled_plugins: &'static str) -> ControlPlane {
         let dir = tempfile::Builder::new().prefix("listwatch-control-plane-").tempdir().unwrap();
         let key = KeyPair::generate().unwrap();
         let audit = json!({
@@ -195,6 +212,7 @@ impl ControlPlane {
             etcd_ports: [free_port(), free_port()],
             port: free_port(),
             http,
+            disabled_plugins,
             processes: Mutex::default(),
             dir,
         };
@@ -242,8 +260,8 @@ impl ControlPlane {
             ("authorization-mode", "RBAC".to_owned()),
             // As in every cluster with nodes, whose agents need it.
             ("allow-privileged", "true".to_owned()),
-            // No controller creates the ServiceAccount `default`, and no Pod runs that would need it.
-            ("disable-admission-plugins", "ServiceAccount".to_owned()),
+            // Usually, no controller creates the ServiceAccount `default`, and no Pod runs that would need it.
+            ("disable-admission-plugins", self.disabled_plugins.to_owned()),
             ("audit-policy-file", "audit.yaml".to_owned()),
             ("audit-log-path", "audit.log".to_owned()),
             ("disable-http2-serving", (self.http == Http::One).to_string()),
@@ -357,6 +375,8 @@ impl ControlPlane {
             ("leader-elect", "false".to_owned()),
             ("bind-address", "127.0.0.1".to_owned()),
             ("secure-port", free_port().to_string()),
+            ("service-account-private-key-file", "sa.key".to_owned()),
+            ("root-ca-file", "certs/apiserver.crt".to_owned()),
             (
                 "controllers",
                 [&["garbage-collector-controller", "namespace-controller"], controllers].concat().join(","),

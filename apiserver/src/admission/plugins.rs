@@ -1,9 +1,10 @@
 //! What admission plugins add to a new object, or refuse, by looking at other objects: Priority, RuntimeClass, DefaultStorageClass,
-//! ResourceQuota.
+//! ResourceQuota, ServiceAccount.
 
 use serde_json::{Value, json};
 
 use crate::{
+    admission::service_account,
     kinds::{
         Kind, defaults,
         field_checks::{each, text},
@@ -12,11 +13,14 @@ use crate::{
     storage::{Place, Storage},
 };
 
-/// Sets fields of a new object. The error is why it is forbidden.
-pub(crate) fn admit(storage: &Storage, kind: &Kind, object: &mut Value) -> Result<(), String> {
+/// Sets fields of a new object. The error is why it is forbidden. The letters are for generated names.
+pub(crate) fn admit(storage: &Storage, kind: &Kind, object: &mut Value, letters: &str) -> Result<(), String> {
     defaults::admit(kind.built_in(), object);
     match kind.built_in() {
         "Pod" => {
+            if storage.has_service_accounts {
+                service_account::admit(storage, object, letters)?;
+            }
             prioritize(storage, &mut object["spec"])?;
             run_as_class(storage, &mut object["spec"])?;
         }

@@ -5,13 +5,8 @@
 //! 201 {…, "status": {"allowed": true}}
 //! ```
 
-use std::{
-    sync::LazyLock,
-    time::{Duration, SystemTime},
-};
+use std::{sync::LazyLock, time::Duration};
 
-use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
-use ring::{hmac, rand::SystemRandom};
 use serde_json::{Value, json};
 
 use crate::{
@@ -24,13 +19,11 @@ use crate::{
     },
     names::uid,
     request::{Request, ResourcePath},
-    state::{Credential, Server},
+    state::Server,
     status::{Cause, StatusError},
     storage::{Place, Storage},
+    tokens::{self, ISSUER},
 };
-
-/// The issuer and the audience of tokens.
-const ISSUER: &str = "https://kubernetes.default.svc";
 
 /// The kind of the body of a request for a token, which is not served on its own.
 static TOKEN_REQUEST: LazyLock<Kind> = LazyLock::new(|| {
@@ -146,25 +139,27 @@ fn token_status(server: &Server, storage: &Storage, spec: &Value) -> Result<Valu
             "token is required for TokenReview in authentication".to_owned(),
         ));
     }
-    let audiences: Vec<&str> = each(&spec["audiences"]).map(text).collect();
-    let is_ours = audiences.is_empty() || audiences.contains(&ISSUER);
-    Ok(match server.user_of(storage, token) {
-        Some(user) if is_ours => {
-            json!({"authenticated": true, "user": shown(&Subject::of(Some(&user))), "audiences": [ISSUER]})
-        }
-        Some(user) if user.starts_with("system:serviceaccount:") => {
-            let wrong =
-                format!("token audiences {:?} is invalid for the target audiences {audiences:?}", [ISSUER]);
-            json!({"user": {}, "error": format!("[invalid bearer token, {wrong}]")})
-        }
-        Some(_) | None => json!({"user": {}, "error": "invalid bearer token"}),
-    })
+    let wanted: Vec<&str> = each(&spec["audiences"]).map(text).collect();
+    let wanted = if wanted.is_empty() { vec![ISSUER] } else { wanted };
+    let Some((user, audiences)) = server.authenticate(storage, token) else {
+        return Ok(json!({"user": {}, "error": "invalid bearer token"}));
+    };
+    let common: Vec<&str> =
+        wanted.iter().copied().filter(|one| audiences.iter().any(|has| has == one)).collect();
+    if common.is_empty() && !user.starts_with("system:serviceaccount:") {
+        return Ok(json!({"user": {}, "error": "invalid bearer token"}));
+    }
+    if common.is_empty() {
+        let wrong = format!("token audiences {audiences:?} is invalid for the target audiences {wanted:?}");
+        return Ok(json!({"user": {}, "error": format!("[invalid bearer token, {wrong}]")}));
+    }
+    Ok(json!({"authenticated": true, "user": shown(&Subject::of(Some(&user))), "audiences": common}))
 }
 
 /// Shortest life of a token.
 const SECONDS_MIN: u64 = 600;
 
-/// Makes a token for a ServiceAccount: a JWT that is signed with a key that nobody has, because only this server has to know it.
+/// Makes a token for a ServiceAccount.
 pub(crate) fn token(server: &Server, request: &Request, account: &Place) -> Result<Answer, StatusError> {
     let storage = server.storage();
     let kind = storage.kinds.built_in("", "serviceaccounts");
@@ -185,34 +180,13 @@ pub(crate) fn token(server: &Server, request: &Request, account: &Place) -> Resu
     }
     spec["expirationSeconds"] = seconds.into();
     spec["boundObjectRef"] = spec["boundObjectRef"].take();
-    let (namespace, name) = (account.namespace().unwrap_or_default(), account.name());
-    let user = format!("system:serviceaccount:{namespace}:{name}");
-    let expires = now + Duration::from_secs(seconds);
-    let [issued, until] =
-        [now, expires].map(|time| time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs());
-    let claims = json!({"aud": spec["audiences"], "exp": until, "iat": issued, "nbf": issued, "iss": ISSUER, "jti": uid(),
-        "kubernetes.io": {"namespace": namespace, "serviceaccount": {"name": name, "uid": account_uid}}, "sub": user});
-    let token = signed(&claims)?;
-    // A token for other audiences only is none for this server.
-    if each(&spec["audiences"]).any(|audience| audience == ISSUER) {
-        let credential = Credential {
-            user,
-            expires: Some(expires),
-            account: Some((account.clone(), account_uid.clone())),
-        };
-        server.add_credential(&token, credential);
-    }
+    let life = Duration::from_secs(seconds);
+    let mut claims = tokens::claims(account, &account_uid, &spec["audiences"], now, life);
+    claims["jti"] = uid().into();
+    let token = server.key.sign(&claims);
+    let (namespace, name) = (account.namespace(), account.name());
     (review["apiVersion"], review["kind"]) = (token_request.api_version().into(), "TokenRequest".into());
     review["metadata"] = json!({"name": name, "namespace": namespace, "uid": account_uid, "creationTimestamp": storage.clock.time()});
-    review["status"] = json!({"token": token, "expirationTimestamp": humantime::format_rfc3339_seconds(expires).to_string()});
+    review["status"] = json!({"token": token, "expirationTimestamp": humantime::format_rfc3339_seconds(now + life).to_string()});
     Ok(Answer::new(201, Content::Json(review)))
-}
-
-fn signed(claims: &Value) -> Result<String, StatusError> {
-    let encode = |bytes: &[u8]| BASE64_URL_SAFE_NO_PAD.encode(bytes);
-    let head = json!({"alg": "HS256", "typ": "JWT"});
-    let text = format!("{}.{}", encode(head.to_string().as_bytes()), encode(claims.to_string().as_bytes()));
-    let key = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new());
-    let key = key.map_err(|_| StatusError::internal("no random numbers"))?;
-    Ok(format!("{text}.{}", encode(hmac::sign(&key, text.as_bytes()).as_ref())))
 }

@@ -19,6 +19,7 @@ use crate::{
     state::Server,
     status::StatusError,
     storage::{Place, Storage},
+    tokens,
 };
 
 /// Answers one authorized request. An anonymous request can be authorized too, for example for `/healthz`.
@@ -56,6 +57,11 @@ fn non_resource(server: &Server, request: &Request) -> Result<Answer, StatusErro
     let found = match parts[..] {
         [] => Some(discovery::paths(kinds)),
         ["version"] => Some(discovery::version()),
+        [".well-known", "openid-configuration"] => Some(tokens::discovery(&server.url())),
+        ["openid", "v1", "jwks"] => {
+            let content = Content::Typed(server.key.jwks(), "application/jwk-set+json");
+            return Ok(Answer::new(200, content));
+        }
         ["api" | "apis"] if request.accepts("as=APIGroupDiscoveryList") && request.accepts("v=v2;") => {
             let value = discovery::aggregated(kinds, path == "/api");
             let content_type = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";

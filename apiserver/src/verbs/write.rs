@@ -54,6 +54,11 @@ impl WriteOptions<'_> {
         self.admission.as_ref().map_or_else(|| fastrand::u64(..), |admission| admission.seed)
     }
 
+    /// Random letters for a name, which are the same in each attempt.
+    fn letters(&self) -> String {
+        self.admission.as_ref().map_or_else(random_letters, |admission| admission.letters.clone())
+    }
+
     fn writes_scale(&self) -> bool {
         self.manager.subresource == "scale"
     }
@@ -141,11 +146,12 @@ pub(crate) fn create(
     prune(kind, &mut object, options)?;
     finish(storage, kind, None, &mut object, managed, options);
     let forbidden = |name: &str, why: String| StatusError::forbidden(kind, name, &why);
-    plugins::admit(storage, kind, &mut object).map_err(|why| forbidden(&name, why))?;
+    let letters = options.letters();
+    plugins::admit(storage, kind, &mut object, &letters).map_err(|why| forbidden(&name, why))?;
     if mutate_new(storage, kind, &mut object, is_generated, options)? {
         take_namespace(kind, namespace, &mut object)?;
         text(&object["metadata"]["name"]).clone_into(&mut name);
-        plugins::admit(storage, kind, &mut object).map_err(|why| forbidden(&name, why))?;
+        plugins::admit(storage, kind, &mut object, &letters).map_err(|why| forbidden(&name, why))?;
     }
     settle_cluster_ip(storage, kind, None, &mut object, options)?;
     let mut causes = metadata::errors(kind, &object);
@@ -618,8 +624,7 @@ fn name_for(
         return name;
     }
     let base: String = base.chars().take(GENERATED_BASE_MAX).collect();
-    let mut letters =
-        options.admission.as_ref().map_or_else(random_letters, |admission| admission.letters.clone());
+    let mut letters = options.letters();
     loop {
         let name = format!("{base}{letters}");
         if storage.get(&Place::new(kind.stored_in(), namespace, &name)).is_none() {

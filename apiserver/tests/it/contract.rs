@@ -32,6 +32,8 @@
 //! `# @workloads` there starts the controllers of Deployments, StatefulSets, claims, Jobs and PodDisruptionBudgets too, on a
 //! server of its own. No kubelet runs: the story writes the status of Pods.
 //!
+//! `# @accounts` there starts the controllers of ServiceAccounts, on a server of its own. New Pods need a ServiceAccount.
+//!
 //! `# @refusing` there chooses a server of its own that refuses more: its first versions are lost, it has no streaming lists,
 //! and the server of the group `gone.example.com` is not there. `# @stop` before one of its requests begins to stop it.
 //!
@@ -78,6 +80,7 @@ macro_rules! stories {
 }
 
 stories! {
+    accounts
     applying
     budgets
     claims
@@ -296,7 +299,7 @@ struct Server {
     ca_pem: String,
     token: String,
     embedded: Option<ApiServer>,
-    /// Of a server for `@refusing` or `@workloads`.
+    /// Of a server for `@refusing`, `@workloads` or `@accounts`.
     control_plane: Option<ControlPlane>,
     /// Of a story that uses it.
     webhook: OnceCell<Webhook>,
@@ -312,8 +315,10 @@ impl Server {
     /// An embedded server, after the prelude.
     async fn embedded(story: &str) -> Arc<Server> {
         let workloads = asks(story, "@workloads");
-        let controllers = workloads || asks(story, "@controllers");
-        let mut options = Options { controllers, rbac: true, ..Options::default() };
+        let accounts = asks(story, "@accounts");
+        let controllers = workloads || accounts || asks(story, "@controllers");
+        let mut options =
+            Options { controllers, service_account_admission: accounts, rbac: true, ..Options::default() };
         if workloads {
             // The simulated kubelet starts no Pod during the story.
             options.pod_start = Duration::from_secs(3600);
@@ -374,6 +379,14 @@ impl Server {
         });
         server.create("/apis/storage.k8s.io/v1/storageclasses", &class).await;
         server.create("/api/v1/nodes", &json!({"metadata": {"name": "node-1"}})).await;
+        Arc::new(Server { control_plane: Some(control_plane), ..server })
+    }
+
+    /// A kube-apiserver of its own, for `@accounts`.
+    async fn kube_apiserver_with_service_accounts() -> Arc<Server> {
+        let control_plane = ControlPlane::start_with_service_accounts().await;
+        let (url, ca_pem) = (control_plane.url(), control_plane.ca_pem());
+        let server = Server::new(url, &ca_pem, ADMIN_TOKEN, None);
         Arc::new(Server { control_plane: Some(control_plane), ..server })
     }
 
@@ -610,6 +623,8 @@ async fn check(story: &str) {
             Server::refusing_kube_apiserver().await.run(story).await
         } else if asks(story, "@workloads") {
             Server::kube_apiserver_with_workloads().await.run(story).await
+        } else if asks(story, "@accounts") {
+            Server::kube_apiserver_with_service_accounts().await.run(story).await
         } else {
             Server::kube_apiserver().await.run(story).await
         };

@@ -139,6 +139,13 @@ window: 30s
 usage: {cpu: '2', memory: 4Gi}
 ";
 
+const TOKEN: &str = "
+apiVersion: v1
+kind: Secret
+metadata: {name: robot, annotations: {kubernetes.io/service-account.name: robot}}
+type: kubernetes.io/service-account-token
+";
+
 const WORKLOADS: &str = "
 apiVersion: apps/v1
 kind: StatefulSet
@@ -195,6 +202,7 @@ impl<'a> Terminal<'a> {
         fs::write(file("pod.yaml"), POD_AND_SERVICE).unwrap();
         fs::write(file("workloads.yaml"), WORKLOADS).unwrap();
         fs::write(file("logs.yaml"), LOGS).unwrap();
+        fs::write(file("token.yaml"), TOKEN).unwrap();
         Terminal { fixture, kubectl, dir }
     }
 
@@ -550,6 +558,27 @@ async fn kubectl_knows_who_may_do_what() {
         let token = kubectl.prints("create token robot --duration=10m", ".").await;
         assert_eq!(token.trim().split('.').count(), 3, "{token}");
         kubectl.prints("get clusterrole cluster-admin", "cluster-admin").await;
+    })
+    .await;
+}
+
+/// A Secret with the token of a ServiceAccount, as a client outside of the cluster uses it.
+#[tokio::test]
+async fn kubectl_uses_the_token_of_a_secret() {
+    with_each_kubectl(&[Kind::EmbeddedWithControllers], async |kubectl| {
+        kubectl.prints("create serviceaccount robot", "serviceaccount/robot created").await;
+        kubectl.prints("apply -f token.yaml", "secret/robot created").await;
+        let filled = async || {
+            let (_, token) =
+                kubectl.run("get secret robot -o go-template={{.data.token|base64decode}}").await;
+            token.starts_with("ey").then_some(token)
+        };
+        let token = eventually("the Secret to be filled", filled).await;
+        let robot = "system:serviceaccount:NS:robot";
+        kubectl.prints(&format!("auth whoami --token={token}"), robot).await;
+        kubectl.fails(&format!("get pods --token={token}"), &format!("User \"{robot}\" cannot list")).await;
+        kubectl.prints("delete secret robot", "\"robot\" deleted").await;
+        kubectl.fails(&format!("get pods --token={token}"), "Unauthorized").await;
     })
     .await;
 }

@@ -241,6 +241,7 @@ impl Names {
             text = text.replace(name, generated);
         }
         text = LOCAL_PORT.replace_all(&text, "https://127.0.0.1:<port>").into_owned();
+        text = VOLUME.replace_all(&text, "kube-api-access-<random>").into_owned();
         text = OBJECT.replace_all(&text, "<object>").into_owned();
         if text.to_lowercase().replace(' ', "").contains("resourceversion") {
             text = NUMBER.replace_all(&text, "<version>").into_owned();
@@ -257,6 +258,8 @@ static UID: LazyLock<Regex> = LazyLock::new(|| {
 });
 /// The port of a webhook, but not one below 10000, on which nothing listens.
 static LOCAL_PORT: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"https://127\.0\.0\.1:\d{5}").unwrap());
+/// The volume with the token of a ServiceAccount.
+static VOLUME: LazyLock<Regex> = LazyLock::new(|| Regex::new("kube-api-access-[a-z0-9]{5}$").unwrap());
 static IP: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"^10\.\d+\.\d+\.\d+$").unwrap());
 static AGE: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"^\d+(s|m|h|d)(\d+s)?$").unwrap());
 /// A whole object in a message. It is not compared.
