@@ -32,6 +32,7 @@ pub(crate) fn paths(kinds: &Kinds) -> Value {
         "/apis",
         "/healthz",
         "/livez",
+        "/metrics",
         "/openapi/v2",
         "/openapi/v3",
         "/openid/v1/jwks",

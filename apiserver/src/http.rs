@@ -7,6 +7,7 @@ pub(crate) mod admitted;
 pub(crate) mod handlers;
 mod reviews;
 mod containers;
+mod metrics;
 pub(crate) mod options;
 pub(crate) mod response;
 pub(crate) mod websocket;

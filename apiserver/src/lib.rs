@@ -27,7 +27,7 @@
 //!
 //! ```text
 //! http/           server (TLS, connections), router (path and method to handler), admitted, handlers, reviews, containers
-//!                 (logs, commands), options, response, websocket
+//!                 (logs, commands), metrics, options, response, websocket
 //! controllers/    garbage collector, namespaces, rollout (Deployments, ReplicaSets), stateful_set, daemon_set, volume (claims
 //!                 and volumes), account_secret (tokens), endpoints, job (Jobs, CronJobs), disruption, quota, role (aggregation), a
 //!                 simulated kubelet
@@ -208,6 +208,7 @@ impl ApiServer {
             rules: Mutex::default(),
             rbac: options.rbac,
             requests: Mutex::default(),
+            counts: Mutex::default(),
             faults: Faults::default(),
             backup,
             restarts: tokio::sync::watch::Sender::default(),

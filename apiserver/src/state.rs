@@ -1,7 +1,7 @@
 //! The state that connections and controllers share: storage, tokens, planned faults and the records of requests.
 
 use std::{
-    collections::{BTreeSet, HashMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
     sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
@@ -119,6 +119,8 @@ pub(crate) struct Server {
     /// Whether users without an entry in `rules` need Roles. If not, they have full access.
     pub(crate) rbac: bool,
     pub(crate) requests: Mutex<VecDeque<RequestRecord>>,
+    /// How many requests were answered, by the labels of a metric.
+    pub(crate) counts: Mutex<BTreeMap<String, u64>>,
     pub(crate) faults: Faults,
     /// The state that [`Fault::Restore`] restores.
     pub(crate) backup: Mutex<Backup>,

@@ -9,7 +9,7 @@ use crate::{
     conversions, discovery,
     http::{
         admitted::admitted,
-        containers, handlers,
+        containers, handlers, metrics,
         response::{Answer, Content},
         reviews,
         target::Target,
@@ -50,6 +50,9 @@ fn non_resource(server: &Server, request: &Request) -> Result<Answer, StatusErro
     }
     if request.method != Method::GET {
         return Err(StatusError::method_not_allowed());
+    }
+    if path == "/metrics" {
+        return Ok(Answer::text(200, metrics::text(server)));
     }
     let storage = server.storage();
     let kinds = &storage.kinds;

@@ -36,7 +36,7 @@ use crate::{
     authorization::Verb,
     faults::{self, Cut, Fault},
     http::{
-        LOG_TARGET, handlers,
+        LOG_TARGET, handlers, metrics,
         response::{Answer, AnswerBody, OpenWatch},
         router, websocket,
     },
@@ -308,6 +308,7 @@ where
     let (method, path, user_agent) = (&request.method, &request.target, request.user_agent());
     let (status, elapsed) = (answer.status, started.elapsed());
     tracing::debug!(target: LOG_TARGET, %method, path, status, user_agent, ?elapsed, "answered");
+    metrics::count(&server, &request, status);
     server.record(RequestRecord {
         method: request.method.to_string(),
         path: request.path.clone(),

@@ -166,3 +166,34 @@ async fn the_roles_of_all_clusters_equal_those_of_kube_apiserver() {
     })
     .await;
 }
+
+/// Of the counters, only the names and labels: other tests send requests as well.
+#[tokio::test]
+async fn requests_are_counted_with_the_labels_of_kube_apiserver() {
+    on(&[Kind::Embedded, Kind::Real], async |fixture| {
+        fixture.create("configmaps", &serde_json::json!({"metadata": {"name": "counted"}})).await;
+        fixture.get("configmaps/counted").await;
+        fixture.get("configmaps").await;
+        fixture.delete("configmaps/counted").await;
+        assert_eq!(fixture.find("configmaps/counted").await, None);
+        let metrics = fixture.raw("/metrics").await.body;
+        let lines = metrics.as_str().unwrap();
+        for (code, scope, verb) in [
+            (201, "resource", "POST"),
+            (200, "resource", "GET"),
+            (200, "namespace", "LIST"),
+            (200, "resource", "DELETE"),
+            (404, "resource", "GET"),
+        ] {
+            let labels = format!(
+                "code=\"{code}\",component=\"apiserver\",dry_run=\"\",group=\"\",resource=\"configmaps\",scope=\"{scope}\",\
+                 subresource=\"\",verb=\"{verb}\",version=\"v1\""
+            );
+            assert!(lines.contains(&format!("\napiserver_request_total{{{labels}}} ")), "no {labels}");
+        }
+        for line in ["\n# TYPE apiserver_request_total counter\n", "\napiserver_resource_objects{group=\"\",resource=\"services\"} "] {
+            assert!(lines.contains(line), "no {line}");
+        }
+    })
+    .await;
+}
