@@ -141,7 +141,7 @@ struct Controllers {
     due: BTreeMap<Place, Instant>,
     /// When the kubelet first saw each Pod that is not settled yet, by uid.
     started: HashMap<String, Instant>,
-    /// The Pods that wait for each claim to be bound.
+    /// The Pods that wait for each claim to be bound, or for the node to have room.
     waiting: HashMap<Place, BTreeSet<Place>>,
     pod_start: Duration,
     heartbeat: Duration,
@@ -238,6 +238,12 @@ impl Controllers {
                 self.queue.extend(disruption::budgets_of(storage, pod));
                 self.queue.extend(endpoints::services_of(storage, pod));
             }
+        }
+        let has_ended = |pod: &Arc<Value>| {
+            ["Succeeded", "Failed"].contains(&pod["status"]["phase"].as_str().unwrap_or_default())
+        };
+        if collection == "pods" && change.after.as_ref().is_none_or(has_ended) {
+            self.queue.extend(self.waiting.remove(&kubelet::node()).into_iter().flatten());
         }
         self.queue.extend(self.waiting.remove(&place).into_iter().flatten());
         if let (None, Some(namespace)) = (&change.after, place.namespace()) {

@@ -45,8 +45,8 @@ pub(crate) fn register(storage: &mut Storage) {
     let now = storage.clock.time();
     change(storage, &node(), Part::Status, |node| {
         node["status"] = json!({
-            "capacity": {"cpu": "8", "memory": "16Gi", "pods": "1000"},
-            "allocatable": {"cpu": "8", "memory": "16Gi", "pods": "1000"},
+            "capacity": {"cpu": "64", "memory": "256Gi", "pods": "10000"},
+            "allocatable": {"cpu": "64", "memory": "256Gi", "pods": "10000"},
             "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}, {"type": "Hostname", "address": NODE}],
             "nodeInfo": {"kubeletVersion": GIT_VERSION, "operatingSystem": "linux", "architecture": "amd64"},
         });
@@ -88,7 +88,7 @@ pub(crate) fn pod(controllers: &mut Controllers, storage: &mut Storage, place: &
             controllers.waiting.entry(claim).or_default().insert(place.clone());
             return unschedulable(storage, place, pod, &format!("0/1 nodes are available: {message}."));
         }
-        if let Some(message) = scheduler::misfit(storage.get(&node()).map(AsRef::as_ref), pod) {
+        if let Some(message) = scheduler::misfit(storage, &node(), pod) {
             controllers.waiting.entry(node()).or_default().insert(place.clone());
             return unschedulable(storage, place, pod, &message);
         }

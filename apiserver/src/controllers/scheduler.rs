@@ -1,33 +1,105 @@
-//! Whether a Pod fits on the one node: the filters of kube-scheduler for cordons, taints, and node selectors and affinity, with their words.
+//! Whether a Pod fits on the one node: the filters of kube-scheduler for cordons, taints, node selectors and affinity, and resources, with
+//! their words.
 //!
 //! ```text
 //! 0/1 nodes are available: 1 node(s) had untolerated taint(s). no new claims to deallocate, preemption: …
 //! ```
 //!
-//! Resources, ports and other Pods always fit.
+//! Ports, devices such as `nvidia.com/gpu`, and affinity to other Pods always fit. No Pod is preempted.
 
 use serde_json::{Value, json};
 
-use crate::{kinds::field_checks::each, selector::Labels};
-
-/// What kube-scheduler adds if no other Pod could make room.
-const NO_PREEMPTION: &str = "no new claims to deallocate, preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling.";
+use crate::{
+    kinds::field_checks::{each, text},
+    schema::quantity::quantity,
+    selector::Labels,
+    storage::{Place, Storage},
+};
 
 /// Why a Pod does not fit on a node, as the message of its condition.
-pub(crate) fn misfit(node: Option<&Value>, pod: &Value) -> Option<String> {
-    let Some(node) = node else { return Some("no nodes available to schedule pods".to_owned()) };
+pub(crate) fn misfit(storage: &Storage, node: &Place, pod: &Value) -> Option<String> {
+    let Some(node) = storage.get(node) else { return Some("no nodes available to schedule pods".to_owned()) };
     let cordon = json!({"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"});
     let is_hard = |taint: &&Value| taint["effect"] != "PreferNoSchedule";
-    let reason = if node["spec"]["unschedulable"] == true && !tolerates(pod, &cordon) {
-        "node(s) were unschedulable"
+    let mut no_preemption = "Preemption is not helpful for scheduling";
+    let reasons = if node["spec"]["unschedulable"] == true && !tolerates(pod, &cordon) {
+        "1 node(s) were unschedulable".to_owned()
     } else if each(&node["spec"]["taints"]).filter(is_hard).any(|taint| !tolerates(pod, taint)) {
-        "node(s) had untolerated taint(s)"
+        "1 node(s) had untolerated taint(s)".to_owned()
     } else if !selects(pod, node) {
-        "node(s) didn't match Pod's node affinity/selector"
+        "1 node(s) didn't match Pod's node affinity/selector".to_owned()
     } else {
-        return None;
+        let lacks = lacks(storage, node, pod);
+        if lacks.iter().all(|lack| !lack.always) {
+            no_preemption = "No preemption victims found for incoming pod";
+        }
+        lacks.into_iter().map(|lack| format!("1 {}", lack.reason)).collect::<Vec<_>>().join(", ")
     };
-    Some(format!("0/1 nodes are available: 1 {reason}. {NO_PREEMPTION}"))
+    (!reasons.is_empty()).then(|| {
+        format!(
+            "0/1 nodes are available: {reasons}. no new claims to deallocate, preemption: 0/1 nodes are available: 1 {no_preemption}."
+        )
+    })
+}
+
+/// A resource of which a node has too little.
+struct Lack {
+    reason: String,
+    /// Whether the node is too small even without other Pods.
+    always: bool,
+}
+
+/// The resources that count.
+const RESOURCES: [&str; 3] = ["cpu", "ephemeral-storage", "memory"];
+
+fn lacks(storage: &Storage, node: &Value, pod: &Value) -> Vec<Lack> {
+    let allocatable = &node["status"]["allocatable"];
+    let has_ended = |pod: &Value| ["Succeeded", "Failed"].contains(&text(&pod["status"]["phase"]));
+    let all = storage.collection("pods").map(|pods| &pods.objects);
+    let on_node = || {
+        let all = all.into_iter().flat_map(|pods| pods.values());
+        all.filter(|pod| pod["spec"]["nodeName"] == node["metadata"]["name"] && !has_ended(pod))
+    };
+    let mut lacks = Vec::new();
+    for resource in RESOURCES {
+        let (wanted, size) = (requested(pod, resource), milli(&allocatable[resource]));
+        // A node that does not report a resource has enough of it.
+        if wanted == 0 || allocatable[resource].is_null() {
+            continue;
+        }
+        let used: i64 = on_node().map(|pod| requested(pod, resource)).sum();
+        if wanted > size - used {
+            lacks.push(Lack { reason: format!("Insufficient {resource}"), always: wanted > size });
+        }
+    }
+    let places = milli(&allocatable["pods"]) / 1000;
+    // Counting takes long.
+    let may_be_full = all.is_some_and(|pods| pods.len() as i64 > places);
+    if may_be_full && !allocatable["pods"].is_null() && on_node().count() as i64 >= places {
+        lacks.push(Lack { reason: "Too many pods".to_owned(), always: false });
+    }
+    lacks
+}
+
+/// A thousand times a quantity, so that its sums are exact.
+fn milli(value: &Value) -> i64 {
+    (quantity(value).unwrap_or_default() * 1000.0).ceil() as i64
+}
+
+/// How much of a resource a Pod requests, in thousandths. The init containers run one after the other, except for sidecars.
+fn requested(pod: &Value, resource: &str) -> i64 {
+    let spec = &pod["spec"];
+    let of = |container: &Value| milli(&container["resources"]["requests"][resource]);
+    let (mut sidecars, mut largest) = (0, 0);
+    for container in each(&spec["initContainers"]) {
+        if container["restartPolicy"] == "Always" {
+            sidecars += of(container);
+        } else {
+            largest = largest.max(sidecars + of(container));
+        }
+    }
+    let running = each(&spec["containers"]).map(of).sum::<i64>() + sidecars;
+    running.max(largest) + milli(&spec["overhead"][resource])
 }
 
 fn tolerates(pod: &Value, taint: &Value) -> bool {

@@ -129,6 +129,42 @@ async fn a_pod_that_does_not_fit_on_the_node_waits_and_says_why() {
 }
 
 #[tokio::test]
+async fn a_pod_waits_for_room_on_the_node() {
+    let fixture = Fixture::start().await;
+    let allocatable = json!({"cpu": "1", "memory": "1Gi", "pods": "2"});
+    fixture.merge("/api/v1/nodes/node-1/status", json!({"status": {"allocatable": allocatable}})).await;
+    let create = async |name: &str, requests: Value| {
+        let container = json!({"name": "c", "image": "i", "resources": {"requests": requests}});
+        fixture.post(PODS, json!({"metadata": {"name": name}, "spec": {"containers": [container]}})).await;
+    };
+    let runs = async |name: &str| {
+        let is_running = |_: u16, pod: &Value| pod["status"]["phase"] == "Running";
+        fixture.until(&format!("{PODS}/{name}"), is_running).await;
+    };
+    let waits = async |name: &str, reasons: &str, preemption: &str| {
+        let message = format!(
+            "0/1 nodes are available: {reasons}. no new claims to deallocate, preemption: 0/1 nodes are available: 1 {preemption}."
+        );
+        let says_why = |_: u16, pod: &Value| pod["status"]["conditions"][0]["message"] == message;
+        fixture.until(&format!("{PODS}/{name}"), says_why).await;
+    };
+    let no_victims = "No preemption victims found for incoming pod";
+    create("a", json!({"cpu": "600m", "memory": "512Mi"})).await;
+    runs("a").await;
+    create("large", json!({"cpu": "500m", "memory": "2Gi"})).await;
+    let reasons = "1 Insufficient cpu, 1 Insufficient memory";
+    waits("large", reasons, "Preemption is not helpful for scheduling").await;
+    create("b", json!({"cpu": "0.4001"})).await;
+    waits("b", "1 Insufficient cpu", no_victims).await;
+    fixture.delete(&format!("{PODS}/a")).await;
+    runs("b").await;
+    create("c", json!({})).await;
+    runs("c").await;
+    create("d", json!({})).await;
+    waits("d", "1 Too many pods", no_victims).await;
+}
+
+#[tokio::test]
 async fn a_pod_is_not_scheduled_until_its_gates_are_removed() {
     let fixture = Fixture::start().await;
     let pod = |name: &str, gates: Value| json!({"metadata": {"name": name}, "spec": {"containers": [{"name": "c", "image": "i"}], "schedulingGates": gates}});

@@ -661,7 +661,7 @@ async fn kubectl_reads_logs_and_runs_commands() {
                 "cache   metrics   10m          16Mi\ncache   redis     250m         64Mi",
             )
             .await;
-        kubectl.prints("top node", "node-1   2000m        25%      4096Mi          25%").await;
+        kubectl.prints("top node", "node-1   2000m        3%       4096Mi          1%").await;
 
         kubectl.prints("delete pod/cache", "\"cache\" deleted").await;
         assert_eq!(lines.next_line().await.unwrap(), None, "the log ends with its Pod");
