@@ -292,7 +292,7 @@ mod tests {
             ("x-kubernetes-list-map-keys", "x_kubernetes_list_map_keys", false),
             ("$ref", "ref", false),
             ("2d", "n2d", false),
-            ("self", "self_", false),
+            ("self", "self_", true),
             ("-", "n", false),
             ("a_b", "a_b", false),
         ] {
