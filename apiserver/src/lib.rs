@@ -316,18 +316,20 @@ impl ApiServer {
 
     fn kubeconfig_with(&self, user: &str, token: &str) -> String {
         let (url, ca) = (self.url(), BASE64_STANDARD.encode(&self.ca_pem));
+        // In quotes, with the escapes of JSON, which YAML has as well.
+        let user = serde_json::Value::from(user);
         format!(
             "apiVersion: v1\n\
              kind: Config\n\
              current-context: listwatch\n\
              contexts:\n\
              - name: listwatch\n  \
-               context: {{cluster: listwatch, user: \"{user}\", namespace: default}}\n\
+               context: {{cluster: listwatch, user: {user}, namespace: default}}\n\
              clusters:\n\
              - name: listwatch\n  \
                cluster: {{server: \"{url}\", certificate-authority-data: {ca}}}\n\
              users:\n\
-             - name: \"{user}\"\n  \
+             - name: {user}\n  \
                user: {{token: \"{token}\"}}\n"
         )
     }

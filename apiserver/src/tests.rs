@@ -6,7 +6,13 @@ mod rollout;
 mod websockets;
 mod workloads;
 
-use std::{fs::Permissions, os::unix::fs::PermissionsExt, path::Path, sync::Arc, time::Duration};
+use std::{
+    fs::Permissions,
+    os::unix::fs::PermissionsExt,
+    path::Path,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use reqwest::{Method, header};
 use rustls::{
@@ -257,6 +263,15 @@ async fn a_write_is_recorded_with_its_user_and_its_changes() {
         "admin DELETE delete configmaps default/a []",
     ];
     assert_eq!(writes, expected);
+}
+
+/// The backslash of a Windows domain made a kubeconfig that did not parse.
+#[tokio::test]
+async fn a_kubeconfig_escapes_its_user() {
+    let server = ApiServer::in_process(&quiet(), SystemTime::now());
+    let kubeconfig = server.kubeconfig_of("CORP\\jane");
+    assert!(kubeconfig.contains("user: \"CORP\\\\jane\","), "{kubeconfig}");
+    assert!(kubeconfig.contains("- name: \"CORP\\\\jane\"\n"), "{kubeconfig}");
 }
 
 /// All paths that began like a health check were healthy, so a probe with a typing error in its path never failed.
