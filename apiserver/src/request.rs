@@ -46,6 +46,8 @@ pub(crate) struct Request {
     pub(crate) body: Bytes,
     /// Whether the connection can become a WebSocket. Only HTTP/1.1 allows it.
     pub(crate) can_upgrade: bool,
+    /// The user when the request came. Its token can be revoked before the write.
+    pub(crate) user: Option<String>,
 }
 
 impl Request {
@@ -487,8 +489,17 @@ mod tests {
         let headers = HeaderMap::from_iter([(header::CONTENT_TYPE, HeaderValue::from_static(content_type))]);
         let query = Query::default();
         let (target, path) = (String::new(), String::new());
-        Request { method: Method::PATCH, target, path, query, headers, body: body.into(), can_upgrade: false }
-            .duplicate_fields()
+        Request {
+            method: Method::PATCH,
+            target,
+            path,
+            query,
+            headers,
+            body: body.into(),
+            can_upgrade: false,
+            user: None,
+        }
+        .duplicate_fields()
     }
 
     /// The depth was checked in one of the two YAML parsers only.

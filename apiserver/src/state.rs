@@ -146,7 +146,7 @@ impl Server {
     /// The storage, for the writes of a request.
     pub(crate) fn storage_for(&self, request: &Request) -> MutexGuard<'_, Storage> {
         let mut storage = self.storage();
-        let user = self.user(&storage, request).0.unwrap_or_default();
+        let user = request.user.clone().unwrap_or_default();
         let (method, path) = (request.method.to_string(), request.path.clone());
         storage.writer = Some(Arc::new(Writer { user, method, path }));
         storage

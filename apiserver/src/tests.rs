@@ -265,6 +265,27 @@ async fn a_write_is_recorded_with_its_user_and_its_changes() {
     assert_eq!(writes, expected);
 }
 
+/// The user was looked up again at the write, so a revoked token wrote as the server's controllers.
+#[tokio::test]
+async fn a_held_write_is_recorded_with_the_user_of_its_token_when_it_came() {
+    let fixture = Fixture::with(quiet()).await;
+    let before = fixture.server.version();
+    let token = fixture.server.new_token("jane");
+    fixture.server.fault(Fault::Hold);
+    let url = format!("{}{CONFIG_MAPS}", fixture.server.url());
+    let create = fixture.http.post(url).bearer_auth(&token).body(config_map("a", json!({})).to_string());
+    let release = async {
+        fixture.server.held().await;
+        fixture.server.revoke_token(&token);
+        fixture.server.end_faults();
+    };
+    let (created, ()) = tokio::join!(create.send(), release);
+    assert_eq!(created.expect("an answer").status(), 201);
+    let users: Vec<String> =
+        fixture.server.writes_since(before).into_iter().map(|write| write.user).collect();
+    assert_eq!(users, ["jane"]);
+}
+
 /// The backslash of a Windows domain made a kubeconfig that did not parse.
 #[tokio::test]
 async fn a_kubeconfig_escapes_its_user() {

@@ -275,6 +275,7 @@ where
     let version = parts.version;
     let mut request = head(parts);
     let (user, identified) = server.user(&server.storage(), &request);
+    request.user.clone_from(&user);
     let fault = match request.path.as_str() {
         faults::PATH | faults::HELD_PATH => None,
         _ => server.faults.of_request(&request, user.as_deref()),
@@ -339,6 +340,7 @@ fn head(parts: http::request::Parts) -> Request {
         query: Query::parse(parts.uri.query().unwrap_or_default()),
         headers: parts.headers,
         body: Bytes::new(),
+        user: None,
     }
 }
 
