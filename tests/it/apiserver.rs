@@ -146,13 +146,13 @@ async fn with_log_requests_a_request_is_one_line_and_a_watch_two() {
     let watch = server.stdout.replace("/namespaces\"", "/nodes?watch=1&timeoutSeconds=1\"");
     assert!(printed_curl(&watch).output().unwrap().status.success());
     let log = eventually("the end of the watch", async || {
-        fs::read_to_string(&log).ok().filter(|log| log.contains("watch ended"))
+        fs::read_to_string(&log).ok().filter(|log| log.contains("stream ended"))
     })
     .await;
     for (line, parts) in log.lines().zip([
         ["answered method=GET", "path=\"/api/v1/namespaces\" status=200 user_agent=\"curl/"],
         ["answered method=GET", "path=\"/api/v1/nodes?watch=1&timeoutSeconds=1\" status=200"],
-        ["watch ended", "path=\"/api/v1/nodes?watch=1&timeoutSeconds=1\""],
+        ["stream ended", "path=\"/api/v1/nodes?watch=1&timeoutSeconds=1\""],
     ]) {
         assert!(parts.iter().all(|part| line.contains(part)), "{line}");
     }

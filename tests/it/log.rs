@@ -122,7 +122,7 @@ async fn with_v_the_api_server_logs_each_request_and_the_end_of_each_watch() {
         ["\"answered\"", "\"method\":\"GET\",\"path\":\"/api/v1/pods?limit=7\",\"status\":200"],
         ["\"answered\"", "\"method\":\"GET\",\"path\":\"/api/v1/pods/nope\",\"status\":404"],
         ["\"answered\"", path],
-        ["\"watch ended\"", path],
+        ["\"stream ended\"", path],
     ] {
         let line = eventually("a line of the log", async || {
             let log = fs::read_to_string(&log).unwrap();

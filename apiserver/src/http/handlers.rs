@@ -294,8 +294,8 @@ pub(crate) fn delete_collection(
     Ok(answer)
 }
 
-/// The endpoints for faults on demand, for administrators: POST plans faults or shows help, GET lists, DELETE ends them. Of held
-/// requests, GET waits for the first one, and DELETE releases them.
+/// The endpoints for faults on demand, for administrators: POST plans faults or shows help, GET lists, DELETE ends them.
+/// GET …/held waits until a request is held, and DELETE releases all held requests.
 pub(crate) async fn faults(server: &Server, request: &Request, user: &str) -> Answer {
     if user != ADMIN {
         let method = request.method.as_str().to_lowercase();

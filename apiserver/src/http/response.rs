@@ -173,8 +173,8 @@ pub(crate) struct Stream {
     chunks: Pin<Box<dyn futures_util::Stream<Item = Result<Bytes, Cut>> + Send>>,
     done: bool,
     pub(crate) messages: Messages,
-    /// Dropped with the stream. Until then, the connection is not idle. The drop logs the end of the watch.
-    pub(crate) open: Option<OpenWatch>,
+    /// Dropped with the stream. Until then, the connection is not idle. The drop logs the end of the stream.
+    pub(crate) open: Option<OpenStream>,
 }
 
 /// How the chunks of a stream become the messages of a WebSocket.
@@ -186,8 +186,8 @@ pub(crate) enum Messages {
     Channels,
 }
 
-/// An open watch. Its beginning and its end are logged.
-pub(crate) struct OpenWatch {
+/// An open watch, log or command. Its end is logged.
+pub(crate) struct OpenStream {
     pub(crate) path: String,
     pub(crate) user_agent: String,
     pub(crate) started: Instant,
@@ -195,10 +195,10 @@ pub(crate) struct OpenWatch {
     pub(crate) _busy: Arc<()>,
 }
 
-impl Drop for OpenWatch {
+impl Drop for OpenStream {
     fn drop(&mut self) {
-        let OpenWatch { path, user_agent, started, .. } = self;
-        tracing::debug!(target: LOG_TARGET, path, user_agent, elapsed = ?started.elapsed(), "watch ended");
+        let OpenStream { path, user_agent, started, .. } = self;
+        tracing::debug!(target: LOG_TARGET, path, user_agent, elapsed = ?started.elapsed(), "stream ended");
     }
 }
 

@@ -37,7 +37,7 @@ use crate::{
     faults::{self, Cut, Fault},
     http::{
         LOG_TARGET, handlers, metrics,
-        response::{Answer, AnswerBody, OpenWatch},
+        response::{Answer, AnswerBody, OpenStream},
         router, websocket,
     },
     request::{Query, Request},
@@ -325,7 +325,7 @@ where
     let mut response = written(&request, version, answer);
     if let AnswerBody::Stream(stream) = response.body_mut() {
         let user_agent = request.user_agent().to_owned();
-        stream.open = Some(OpenWatch { path: request.target, user_agent, started, _busy: busy });
+        stream.open = Some(OpenStream { path: request.target, user_agent, started, _busy: busy });
     }
     Ok(response)
 }

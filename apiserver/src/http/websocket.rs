@@ -127,7 +127,7 @@ fn refused(status: StatusCode, text: &'static str) -> Response<AnswerBody> {
 pub(crate) async fn serve(upgrade: OnUpgrade, stream: Stream) {
     let connection = match upgrade.await {
         Ok(connection) => TokioIo::new(connection),
-        Err(error) => return tracing::debug!(%error, "connection ended before its watch"),
+        Err(error) => return tracing::debug!(%error, "connection ended before it became a WebSocket"),
     };
     let config = WebSocketConfig::default()
         .read_buffer_size(READ_BUFFER_BYTES)
