@@ -45,7 +45,7 @@ impl ExecRule {
     }
 }
 
-/// `PATTERN=OUTPUT`: such commands exit with 0.
+/// `PATTERN=OUTPUT`: such commands exit with 0. The first `=` ends the pattern, so write `\x3d` for one in it.
 impl FromStr for ExecRule {
     type Err = String;
 

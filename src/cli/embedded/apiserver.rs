@@ -67,8 +67,8 @@ pub(in super::super) struct ApiserverArgs {
     /// Port on 127.0.0.1 at which webhooks of a Service are called, such as that of an operator that runs on this machine
     #[arg(long, value_name = "PORT", env = "LISTWATCH_WEBHOOK_PORT", value_parser = parse_port)]
     webhook_port: Option<u16>,
-    /// What a command prints in the containers of Pods, where nothing runs, such as 'redis-cli.*=OK'; may be repeated. Other commands are refused
-    #[arg(long, value_name = "PATTERN=OUTPUT", env = "LISTWATCH_EXEC", value_delimiter = ';')]
+    /// What a command prints in the containers of Pods, where nothing runs, such as 'redis-cli.*=OK'; may be repeated. In PATTERN, write \x3d for "=". Other commands are refused
+    #[arg(long, value_name = "PATTERN=OUTPUT", env = "LISTWATCH_EXEC")]
     exec: Vec<ExecRule>,
     /// Run the simulated controllers and kubelet. With false, only the API server, as with envtest
     #[arg(long, value_name = "BOOL", env = "LISTWATCH_CONTROLLERS")]
