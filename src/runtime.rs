@@ -27,6 +27,8 @@
 //! The log lines go to a subscriber of [`tracing`], such as the one that `listwatch::log::start` sets (feature `log`).
 
 mod commands;
+#[cfg(feature = "testing")]
+mod dev;
 
 use std::{
     collections::BTreeSet,

@@ -22,9 +22,12 @@ use crate::{
 };
 
 #[cfg(not(feature = "bundle"))]
-const EXPECTED: &str = "none to run, or plan, crd, rbac or manifests";
+const EXPECTED: &str = "none to run, or plan, crd, rbac, manifests or --dev";
 #[cfg(feature = "bundle")]
-const EXPECTED: &str = "none to run, or plan, crd, rbac, manifests or bundle";
+const EXPECTED: &str = "none to run, or plan, crd, rbac, manifests, bundle or --dev";
+
+const WITHOUT_CLUSTER: &str =
+    "without a cluster: cargo run --features dev -- --dev, with dev = [\"listwatch/testing\"] as a feature";
 
 const USAGE: &str = "\
 (no argument)       runs, with the service account of the Pod or a kubeconfig
@@ -33,6 +36,8 @@ crd                 its CustomResourceDefinitions
 rbac [-n NAME]…     the least ClusterRole or, for these namespaces, Roles, each rule with its reason
 manifests           everything to install: --image IMAGE, --namespace NAME, --replicas N, --watch-namespace NAME,
                     --service-monitor, --network-policy
+--dev [-f FILE]…    runs with an API server in this process, its CustomResourceDefinitions, and the objects of these files or
+                    of sample*.yaml; in a build with the feature testing of listwatch
 ";
 #[cfg(feature = "bundle")]
 const USAGE_BUNDLE: &str = "\
@@ -53,10 +58,21 @@ const USAGE_BUNDLE: &str = "";
 ///                                   --service-monitor, --network-policy
 ///   my-operator bundle              writes a bundle for the Operator Lifecycle Manager, with the feature `bundle`: --version VERSION,
 ///                                   --image IMAGE, and more by `my-operator help`
+///   my-operator --dev [-f FILE]…    runs with an API server in this process, its CustomResourceDefinitions, and the objects of these
+///                                   files or of sample*.yaml, and shows the writes; in a build with the feature `testing`
 /// ```
 pub fn main(name: &str, controllers: impl FnOnce(Runtime) -> Runtime) -> Result<(), RuntimeError> {
     let text = match OperatorCommand::parse(env::args().skip(1).collect())? {
-        OperatorCommand::Run => return controllers(Runtime::from_env()?).run(),
+        OperatorCommand::Run => {
+            let runtime = Runtime::from_env().map_err(|error| match error {
+                RuntimeError::Config(cause) if cause.starts_with("find the API server") => {
+                    wrong(format!("{cause}; {WITHOUT_CLUSTER}"))
+                }
+                error => error,
+            });
+            return controllers(runtime?).run();
+        }
+        OperatorCommand::Dev(files) => return dev(name, controllers, files),
         OperatorCommand::Plan(objects) => {
             let plan = Runtime::from_env().and_then(|runtime| plan_of(controllers(runtime), objects));
             let code = plan.map_or_else(|error| report(&error), |plan| plan.exit_code());
@@ -76,6 +92,29 @@ pub fn main(name: &str, controllers: impl FnOnce(Runtime) -> Runtime) -> Result<
         OperatorCommand::Bundle(flags) => write_bundle(name, &flags, controllers)?,
     };
     print(&text)
+}
+
+#[cfg(feature = "testing")]
+fn dev(
+    name: &str,
+    controllers: impl FnOnce(Runtime) -> Runtime,
+    mut files: Vec<PathBuf>,
+) -> Result<(), RuntimeError> {
+    if files.is_empty() {
+        files =
+            super::dev::samples().map_err(|error| wrong(format!("read the working directory: {error}")))?;
+    }
+    let objects: Result<Vec<_>, _> = files.iter().map(|file| Objects::read(file)).collect();
+    let objects = objects.map_err(wrong)?;
+    // For each start the same, so that a terminal can keep its KUBECONFIG.
+    let kubeconfig = env::current_dir().unwrap_or_default().join("target/dev.kubeconfig");
+    let say = |line: &str| drop(print(&format!("{line}\n")));
+    shutdown::run(|stop| super::dev::serve(name, controllers, &objects, &kubeconfig, stop.requested(), say))?
+}
+
+#[cfg(not(feature = "testing"))]
+fn dev(_: &str, _: impl FnOnce(Runtime) -> Runtime, _: Vec<PathBuf>) -> Result<(), RuntimeError> {
+    Err(wrong(format!("--dev: this build has no API server; {WITHOUT_CLUSTER}")))
 }
 
 /// Prints what the controllers would write.
@@ -106,6 +145,8 @@ enum OperatorCommand {
     Run,
     Help,
     Plan(Option<Objects>),
+    /// The files of the objects.
+    Dev(Vec<PathBuf>),
     Crd,
     /// The namespaces to watch.
     Rbac(Vec<String>),
@@ -131,6 +172,7 @@ impl OperatorCommand {
         let mut command = match &*name {
             "help" | "-h" | "--help" => OperatorCommand::Help,
             "plan" => OperatorCommand::Plan(None),
+            "--dev" => OperatorCommand::Dev(Vec::new()),
             "crd" => OperatorCommand::Crd,
             "rbac" => OperatorCommand::Rbac(Vec::new()),
             "manifests" => OperatorCommand::Manifests(ManifestsFlags::default()),
@@ -147,6 +189,7 @@ impl OperatorCommand {
                 (OperatorCommand::Plan(objects), "-f" | "--filename") => {
                     *objects = Some(Objects::read(&PathBuf::from(value()?)).map_err(wrong)?);
                 }
+                (OperatorCommand::Dev(files), "-f" | "--filename") => files.push(value()?.into()),
                 (OperatorCommand::Rbac(namespaces), "-n" | "--namespace") => namespaces.push(value()?),
                 (OperatorCommand::Manifests(flags), "--image") => flags.image = Some(value()?),
                 (OperatorCommand::Manifests(flags), "-n" | "--namespace") => flags.namespace = Some(value()?),
@@ -187,6 +230,7 @@ impl OperatorCommand {
             OperatorCommand::Run
             | OperatorCommand::Help
             | OperatorCommand::Plan(_)
+            | OperatorCommand::Dev(_)
             | OperatorCommand::Crd => {}
         }
         Ok(command)
@@ -347,12 +391,15 @@ mod tests {
         assert!(matches!(parse(&[]), Ok(OperatorCommand::Run)));
         assert!(matches!(parse(&["crd"]), Ok(OperatorCommand::Crd)));
         assert!(matches!(parse(&["plan"]), Ok(OperatorCommand::Plan(None))));
+        let dev = parse(&["--dev", "-f", "a.yaml", "-f", "b.yaml"]);
+        assert!(matches!(dev, Ok(OperatorCommand::Dev(files)) if files.len() == 2));
         let both = parse(&["rbac", "-n", "b", "--namespace", "a"]);
         assert!(matches!(both, Ok(OperatorCommand::Rbac(names)) if names == ["a", "b"]));
         let expected = format!("unexpected argument \"run\": expected {EXPECTED}");
         for (arguments, problem) in [
             (&["run"][..], &*expected),
             (&["crd", "-n", "a"], "crd: unexpected argument \"-n\""),
+            (&["--dev", "a"], "--dev: unexpected argument \"a\""),
             (&["rbac", "a"], "rbac: unexpected argument \"a\""),
             (&["rbac", "-n"], "rbac -n: needs a value"),
             (
