@@ -47,6 +47,62 @@ fn a_crate_has_what_was_asked_for() {
     }
 }
 
+#[test]
+fn a_kind_is_added_to_a_crate() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = new(dir.path(), &["shop", "--group", "example.com", "--kind", "Shop", "--git", "x"]);
+    assert!(output.status.success(), "{output:?}");
+    let dir = dir.path().join("shop");
+    let main = fs::read_to_string(dir.join("src/main.rs")).unwrap();
+    let output = new(&dir, &["--group", "example.org", "--kind", "Shelf", "--child", "service"]);
+    let lines = String::from_utf8(output.stdout).unwrap();
+    assert!(lines.contains("\n    mod shelf;\n"), "{lines}");
+    assert!(lines.contains("\n        let runtime = shelf::add(runtime);\n"), "{lines}");
+    let read = |file: &str| fs::read_to_string(dir.join(file)).unwrap();
+    let module = read("src/shelf.rs");
+    assert!(
+        module.contains("pub(crate) fn add(runtime: Runtime) -> Runtime {") && !module.contains("fn main"),
+        "{module}"
+    );
+    assert!(read("src/shelf/tests.rs").contains(r#"include_str!("../../sample-shelf.yaml")"#));
+    assert!(read("sample-shelf.yaml").contains("kind: Shelf\n"));
+    assert_eq!(read("src/main.rs"), main);
+
+    let outside = tempfile::tempdir().unwrap();
+    for (dir, args, problem) in [
+        (&*dir, &["--kind", "Shelf"][..], "src/shelf.rs exists: choose another kind"),
+        (&dir, &["--kind", "Shop"], "src/main.rs has the kind Shop: choose another one"),
+        (&dir, &["--kind", "Main"], "src/main.rs exists: choose another kind"),
+        (&dir, &["--kind", "Serde"], "--kind Serde: the module would hide a crate"),
+        (&dir, &["--kind", "Rack", "--git", "x"], "NAME"),
+        (&dir, &["rack", "--kind", "Rack"], "--git <URL>"),
+        (outside.path(), &["--kind", "Rack"], "in this directory is no crate with an operator: give a NAME"),
+    ] {
+        let output = new(dir, &[args, &["--group", "example.org"]].concat());
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert!(errors.contains(problem) && errors.lines().count() == 1, "{args:?}: {errors}");
+        assert_eq!(output.status.code(), Some(2), "{errors}");
+    }
+    assert_eq!(read("src/shelf.rs"), module);
+}
+
+/// In the order of the table, the first in an empty directory, the others in that of the crate.
+#[test]
+fn the_commands_beside_the_operator_sdk_work() {
+    let dir = tempfile::tempdir().unwrap();
+    let page = include_str!("../../docs/operator-sdk.md");
+    let commands: Vec<&str> =
+        page.lines().filter_map(|line| line.rsplit_once("| `listwatch ")?.1.split('`').next()).collect();
+    assert!(commands.len() >= 3, "{commands:?}");
+    for (index, command) in commands.into_iter().enumerate() {
+        let dir = if index == 0 { dir.path().to_owned() } else { dir.path().join("memcached-operator") };
+        let (command, file) = command.split_once(" > ").unwrap_or((command, ""));
+        let output = listwatch().current_dir(&dir).args(command.split(' ')).output().unwrap();
+        assert!(output.status.success(), "{command}: {output:?}");
+        assert!(file.is_empty() || output.stdout.starts_with(b"//! "), "{command}: {output:?}");
+    }
+}
+
 /// A name that the crate or its tests import from elsewhere would hide the kind.
 #[test]
 fn each_type_that_a_crate_imports_is_refused_as_a_kind() {

@@ -1,4 +1,4 @@
-//! `listwatch new`: a crate with an operator, its tests, and what builds and checks it.
+//! `listwatch new`: a crate with an operator, its tests, and what builds and checks it. Or, in such a crate, a module with one more.
 //!
 //! The files below `new/` are templates. `__Kind__` and other such words stand for the names. A line that ends with `//~ deployment` or
 //! `#~ deployment` is for operators with this child alone, one that ends with `//~ !deployment` for those without.
@@ -10,16 +10,21 @@ use std::{
     process::Command,
 };
 
-use clap::{Args, ValueEnum};
+use clap::{ArgGroup, Args, ValueEnum};
 
 use crate::cli::failure::Failure;
+
+/// The templates of an operator, of its tests, and of an object.
+const OPERATOR: &str = include_str!("new/main.rs.txt");
+const TESTS: &str = include_str!("new/tests.rs.txt");
+const SAMPLE: &str = include_str!("new/sample.yaml");
 
 /// The files of the crate, and their templates.
 const FILES: [(&str, &str); 7] = [
     ("Cargo.toml", include_str!("new/Cargo.toml.txt")),
-    ("src/main.rs", include_str!("new/main.rs.txt")),
-    ("src/tests.rs", include_str!("new/tests.rs.txt")),
-    ("sample.yaml", include_str!("new/sample.yaml")),
+    ("src/main.rs", OPERATOR),
+    ("src/tests.rs", TESTS),
+    ("sample.yaml", SAMPLE),
     ("README.md", include_str!("new/README.md")),
     (".gitignore", "/target\n"),
     (".dockerignore", "/target\n/.git\n"),
@@ -37,18 +42,24 @@ const WORDS: &str = "abstract as async await become box break const continue cra
 /// The types that a generated crate and its tests use.
 const TYPES: &str = "BTreeMap Box Children Cleanup Client Conditions ConfigMap Container Controller DeleteOptions Deployment DeploymentSpec \
     Deserialize Err JsonSchema Key LabelSelector Labels Next None ObjectMeta Ok Operator Option Part Patch Pod PodSpec PodTemplate Reconcile \
-    ReconcileError Resource Result RuntimeError Self Serialize Service ServicePort ServiceSpec Setup Some String TestServer Value Vec Verb Verdict";
+    ReconcileError Resource Result Runtime RuntimeError Self Serialize Service ServicePort ServiceSpec Setup Some String TestServer Value Vec Verb Verdict";
+
+/// The names of modules that would hide a crate, or be one.
+const CRATES: &str = "lib listwatch schemars serde";
 
 /// Write a crate with an operator of your own, and its tests
 #[derive(Debug, Args)]
+#[command(group = ArgGroup::new("source").args(["git", "path"]))]
 #[command(after_help = "Examples:\n  \
     listwatch new page-operator --group example.com --kind Page --git URL --rev v0.1.0\n  \
     listwatch new shop --group example.com --kind Shop --child deployment,service --finalizer --path ../listwatch\n\n\
-    Then, in the new directory: cargo test")]
+    Then, in the new directory: cargo test\n\n\
+    In the directory of such a crate, without a NAME, it adds a kind, with an operator of its own:\n\n  \
+    listwatch new --group example.com --kind Shelf")]
 pub(in super::super) struct NewArgs {
     /// Name of the crate, of its directory and of the operator
-    #[arg(value_name = "NAME", value_parser = name)]
-    name: String,
+    #[arg(value_name = "NAME", value_parser = name, requires = "source")]
+    name: Option<String>,
     /// API group of the kind: a domain of yours
     #[arg(long, value_name = "DOMAIN", value_parser = group)]
     group: String,
@@ -71,13 +82,13 @@ pub(in super::super) struct NewArgs {
     #[arg(long)]
     finalizer: bool,
     /// Git repository of listwatch
-    #[arg(long, value_name = "URL", value_parser = url, required_unless_present = "path")]
+    #[arg(long, value_name = "URL", value_parser = url, requires = "name")]
     git: Option<String>,
     /// Tag or commit there. Default: its main branch
     #[arg(long, value_name = "REV", value_parser = url, requires = "git")]
     rev: Option<String>,
     /// Directory of a clone of listwatch, to try it: the crate can then be built on this machine alone
-    #[arg(long, value_name = "DIR", conflicts_with = "git")]
+    #[arg(long, value_name = "DIR", requires = "name")]
     path: Option<PathBuf>,
 }
 
@@ -103,33 +114,75 @@ impl ChildKind {
 pub(super) fn main(mut args: NewArgs) -> Result<(), Failure> {
     args.children.sort();
     args.children.dedup();
-    let dir = Path::new(&args.name);
+    match args.name.clone() {
+        Some(name) => new_crate(&args, &name),
+        None => new_module(&args),
+    }
+}
+
+fn new_crate(args: &NewArgs, name: &str) -> Result<(), Failure> {
+    let dir = Path::new(name);
     if dir.exists() {
-        return Err(Failure::Usage(format!(
-            "{} exists: choose another name, or another directory",
-            dir.display()
-        )));
+        return Err(Failure::Usage(format!("{name} exists: choose another name, or another directory")));
     }
     let source = args.source()?;
     let more = if args.path.is_none() { &FILES_TO_BUILD[..] } else { &[] };
     for (file, template) in FILES.iter().chain(more) {
-        let path = dir.join(file);
-        let text = args.fill(template).replace("__source__", &source);
-        write(&path, &text).map_err(|error| Failure::Runtime(format!("{}: {error}", path.display())))?;
+        let text = args.fill(template).replace("__source__", &source).replace("__sample__", "../sample.yaml");
+        write(&dir.join(file), &text)?;
     }
-    // The lengths of the names decide where lines break. Without rustfmt, `cargo fmt` does it later.
-    let format = Command::new("rustfmt").args(["--edition", "2024"]).arg(dir.join("src/main.rs")).output();
-    drop(format);
-    let text = format!("{} is in {}/. Next: cd {} && cargo test\n", args.kind, args.name, args.name);
+    format(&dir.join("src/main.rs"));
+    print(&format!("{} is in {name}/. Next: cd {name} && cargo test\n", args.kind))
+}
+
+/// Adds a kind to the crate in this directory. Its source is not changed: only its author knows where the module belongs.
+fn new_module(args: &NewArgs) -> Result<(), Failure> {
+    let module = args.kind.to_lowercase();
+    let manifest = fs::read_to_string("Cargo.toml").unwrap_or_default();
+    let main = fs::read_to_string("src/main.rs").unwrap_or_default();
+    if !manifest.contains("listwatch") || main.is_empty() {
+        let cause = "in this directory is no crate with an operator: give a NAME to write one";
+        return Err(Failure::Usage(cause.to_owned()));
+    }
+    if is_one_of(CRATES, &module) {
+        return Err(Failure::Usage(format!("--kind {}: the module would hide a crate", args.kind)));
+    }
+    let [file, tests, sample] =
+        [format!("src/{module}.rs"), format!("src/{module}/tests.rs"), format!("sample-{module}.yaml")];
+    if let Some(file) = [&file, &tests, &sample].into_iter().find(|file| Path::new(file).exists()) {
+        return Err(Failure::Usage(format!("{file} exists: choose another kind")));
+    }
+    if main.contains(&format!("kind!({},", args.kind)) {
+        return Err(Failure::Usage(format!("src/main.rs has the kind {}: choose another one", args.kind)));
+    }
+    for (file, template) in [(&file, OPERATOR), (&tests, TESTS), (&sample, SAMPLE)] {
+        write(Path::new(file), &args.fill(template).replace("__sample__", &format!("../../{sample}")))?;
+    }
+    format(Path::new(&file));
+    print(&format!(
+        "{} is in {file}. Two lines are missing in src/main.rs: one for the module, and one that begins the closure in main:\n\n    \
+        mod {module};\n\n        \
+        let runtime = {module}::add(runtime);\n\n\
+        Next: cargo test\n",
+        args.kind
+    ))
+}
+
+fn print(text: &str) -> Result<(), Failure> {
     Ok(io::stdout().write_all(text.as_bytes())?)
 }
 
+/// The lengths of the names decide where lines break. Without rustfmt, `cargo fmt` does it later.
+fn format(file: &Path) {
+    drop(Command::new("rustfmt").args(["--edition", "2024"]).arg(file).output());
+}
+
 /// Never overwrites a file.
-fn write(path: &Path, text: &str) -> io::Result<()> {
-    if let Some(dir) = path.parent() {
-        fs::create_dir_all(dir)?;
-    }
-    OpenOptions::new().write(true).create_new(true).open(path)?.write_all(text.as_bytes())
+fn write(path: &Path, text: &str) -> Result<(), Failure> {
+    let dir = path.parent().map_or(Ok(()), fs::create_dir_all);
+    let file = dir.and_then(|()| OpenOptions::new().write(true).create_new(true).open(path));
+    let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
+    written.map_err(|error| Failure::Runtime(format!("{}: {error}", path.display())))
 }
 
 impl NewArgs {
@@ -146,6 +199,11 @@ impl NewArgs {
             Some(text) if manifest.contains("name = \"listwatch\"") => Ok(format!("path = {text:?}")),
             Some(_) | None => Err(wrong("is not a clone of listwatch")),
         }
+    }
+
+    /// The name of the operator: of the crate, or of the module.
+    fn operator(&self) -> String {
+        self.name.clone().unwrap_or_else(|| format!("{}-operator", self.kind.to_lowercase()))
     }
 
     fn fill(&self, template: &str) -> String {
@@ -165,7 +223,8 @@ impl NewArgs {
         });
         let text = lines.map(|line| format!("{line}\n")).collect::<String>();
         [
-            ("__name__", self.name.as_str()),
+            ("__name__", self.name.as_deref().unwrap_or_default()),
+            ("__operator__", &self.operator()),
             ("__group__", &self.group),
             ("__version__", &self.version),
             ("__Kind__", &self.kind),
@@ -180,6 +239,7 @@ impl NewArgs {
     /// Whether lines with this tag are wanted.
     fn has(&self, tag: &str) -> bool {
         match tag {
+            "crate" => self.name.is_some(),
             "cluster" => self.cluster,
             "finalizer" => self.finalizer,
             // clippy asks for CamelCase.
