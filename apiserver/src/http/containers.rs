@@ -153,11 +153,11 @@ impl LogOptions {
     }
 }
 
-/// All lines of the log of a container.
-fn lines(pod: &Value, container: &str) -> Vec<String> {
+/// All lines of the log of a container. `None` without an annotation.
+fn lines(pod: &Value, container: &str) -> Option<Vec<String>> {
     let annotations = &pod["metadata"]["annotations"];
     let own = annotations[format!("{LOGS}.{container}")].as_str();
-    own.or(annotations[LOGS].as_str()).unwrap_or(NO_LOG).lines().map(str::to_owned).collect()
+    Some(own.or(annotations[LOGS].as_str())?.lines().map(str::to_owned).collect())
 }
 
 fn status<'a>(pod: &'a Value, container: &str) -> Option<&'a Value> {
@@ -206,8 +206,9 @@ fn log(server: &Arc<Server>, request: &Request, kind: &Kind, place: &Place) -> R
         return Ok(Answer::new(204, Content::Text(String::new())));
     }
     let started = started(pod, &container, query.flag("previous") == Some(true))?;
-    let all = lines(pod, &container);
-    let first = options.select(&all, &started);
+    let annotated = lines(pod, &container);
+    let printed = annotated.as_ref().map_or(0, Vec::len);
+    let first = options.select(&annotated.unwrap_or_else(|| vec![NO_LOG.to_owned()]), &started);
     if query.flag("follow") != Some(true) {
         return Ok(Answer::new(200, Content::Log(Stream::of(once(first), Messages::Lines))));
     }
@@ -217,8 +218,14 @@ fn log(server: &Arc<Server>, request: &Request, kind: &Kind, place: &Place) -> R
         place: place.clone(),
         uid: pod["metadata"]["uid"].clone(),
         container,
-        printed: all.len(),
-        options: LogOptions { tail: None, bytes: None, ..options },
+        printed,
+        options: LogOptions {
+            tail: None,
+            bytes: options.bytes.map(|bytes| bytes - first.len()),
+            // New lines have the time of the start as well.
+            since: None,
+            ..options
+        },
         started,
     };
     let more = stream::unfold(follow, async |mut follow| Some((Ok(follow.next().await?), follow)));
@@ -235,7 +242,7 @@ struct Follow {
     place: Place,
     uid: Value,
     container: String,
-    /// How many lines were printed.
+    /// How many lines of the annotation were printed.
     printed: usize,
     options: LogOptions,
     started: String,
@@ -243,16 +250,23 @@ struct Follow {
 }
 
 impl Follow {
-    /// The next lines. `None` after the end of the container.
+    /// The next lines. `None` after the end of the container, and after the last byte of `limitBytes`.
     async fn next(&mut self) -> Option<Bytes> {
         loop {
+            if self.options.bytes == Some(0) {
+                return None;
+            }
             {
                 let storage = self.server.storage();
                 let pod = storage.get(&self.place).filter(|pod| pod["metadata"]["uid"] == self.uid)?;
-                let all = lines(pod, &self.container);
-                if let Some(new) = all.get(self.printed..).filter(|new| !new.is_empty()) {
-                    self.printed = all.len();
-                    return Some(self.options.select(new, &self.started));
+                let all = lines(pod, &self.container).unwrap_or_default();
+                // A shorter text is a new one.
+                let new = all.get(self.printed..).unwrap_or(&all);
+                self.printed = all.len();
+                if !new.is_empty() {
+                    let new = self.options.select(new, &self.started);
+                    self.options.bytes = self.options.bytes.map(|bytes| bytes - new.len());
+                    return Some(new);
                 }
                 status(pod, &self.container).filter(|status| status["state"]["running"].is_object())?;
             }
