@@ -298,7 +298,7 @@ fn exec(server: &Server, request: &Request, kind: &Kind, place: &Place) -> Resul
         ));
     }
     let mut messages = Vec::new();
-    if !rule.output.is_empty() {
+    if !rule.output.is_empty() && request.query.flag("stdout") == Some(true) {
         messages.push([&[STDOUT], rule.output.as_bytes(), b"\n"].concat());
     }
     messages.push([&[END], ended(rule.exit_code).to_string().as_bytes()].concat());

@@ -29,7 +29,7 @@ use tokio::io::AsyncWriteExt;
 use tokio_tungstenite::{
     WebSocketStream,
     tungstenite::{
-        self, Message,
+        Message,
         protocol::{
             CloseFrame, Role, WebSocketConfig,
             frame::{
@@ -61,7 +61,8 @@ const READ_BUFFER_BYTES: usize = 4 * 1024;
 /// Largest message of a client: `DefaultMaxPayloadBytes` of golang.org/x/net/websocket.
 const MESSAGE_BYTES_MAX: usize = 32 * 1024 * 1024;
 
-/// How long the close message may take to be sent to a client that does not read.
+/// How long the close message may take to be sent to a client that does not read, and how long the client may be silent before it
+/// closes the connection.
 const CLOSE_MAX: Duration = Duration::from_secs(1);
 
 /// The answer to a request for a WebSocket: the handshake with the stream as its body, or a refusal. The checks and their
@@ -160,10 +161,10 @@ pub(crate) async fn serve(upgrade: OnUpgrade, stream: Stream) {
         }
         data = if is_final { whole } else { Data::Continue };
     }
-    let close = async {
-        socket.close(Some(CloseFrame { code: CloseCode::Normal, reason: "".into() })).await?;
-        Ok::<(), tungstenite::Error>(socket.get_mut().shutdown().await?)
-    };
-    // It fails if the client is gone.
-    let _ = tokio::time::timeout(CLOSE_MAX, close).await;
+    // These fail if the client is gone.
+    let normal = CloseFrame { code: CloseCode::Normal, reason: "".into() };
+    let _ = tokio::time::timeout(CLOSE_MAX, socket.close(Some(normal))).await;
+    // TCP resets a connection that is closed before its input is read, and the client can lose what it has not read yet.
+    while let Ok(Some(Ok(_))) = tokio::time::timeout(CLOSE_MAX, socket.next()).await {}
+    let _ = tokio::time::timeout(CLOSE_MAX, socket.get_mut().shutdown()).await;
 }

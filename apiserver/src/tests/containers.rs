@@ -1,6 +1,9 @@
-//! The log of a container.
+//! The log of a container, and its commands.
 
-use super::*;
+use futures_util::{SinkExt, StreamExt};
+use tokio_tungstenite::tungstenite::Message;
+
+use super::{websockets::Socket, *};
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
@@ -74,4 +77,43 @@ async fn a_followed_log_has_all_lines_of_a_new_annotation_and_of_a_shorter_one()
         fixture.annotate(text).await;
         assert_eq!(log.next().await, Some(format!("{text}\n")));
     }
+}
+
+async fn exec(fixture: &Fixture, streams: &str) -> Socket {
+    Socket::open(fixture, &format!("{PODS}/cache/exec?command=ping{streams}")).await
+}
+
+async fn received(socket: &mut Socket) -> Vec<String> {
+    let mut received = Vec::new();
+    while let Some(message) = socket.0.next().await {
+        match message.expect("a message") {
+            Message::Binary(bytes) => received.push(String::from_utf8_lossy(&bytes).into_owned()),
+            Message::Close(_) => received.push("close".to_owned()),
+            other => panic!("{other}"),
+        }
+    }
+    received
+}
+
+const END: &str = "\u{3}{\"metadata\":{},\"status\":\"Success\"}";
+
+#[tokio::test]
+async fn a_command_prints_only_to_a_requested_stream() {
+    let fixture = with_pod().await;
+    let mut socket = exec(&fixture, "&stdout=true").await;
+    assert_eq!(received(&mut socket).await, ["\u{1}PONG\n", END, "close"]);
+    let mut socket = exec(&fixture, "&stderr=true").await;
+    assert_eq!(received(&mut socket).await, [END, "close"]);
+}
+
+/// The server closed the connection before it had read the input, which reset the connection.
+#[tokio::test]
+async fn a_command_with_much_input_ends_with_its_output() {
+    let fixture = with_pod().await;
+    let mut socket = exec(&fixture, "&stdin=true&stdout=true").await;
+    // More than the buffers of a TCP connection take.
+    for _ in 0..1024 {
+        socket.0.send(Message::Binary(vec![0; 16 * 1024].into())).await.expect("a connection");
+    }
+    assert_eq!(received(&mut socket).await, ["\u{1}PONG\n", END, "close"]);
 }

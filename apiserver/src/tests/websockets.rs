@@ -9,12 +9,16 @@ use tokio_tungstenite::{
 use super::*;
 use crate::Planned;
 
-struct Socket(WebSocketStream<TlsStream<TcpStream>>);
+pub(super) struct Socket(pub(super) WebSocketStream<TlsStream<TcpStream>>);
 
 impl Socket {
-    async fn open(fixture: &Fixture, query: &str) -> Socket {
+    async fn watch(fixture: &Fixture) -> Socket {
+        Socket::open(fixture, &format!("{SECRETS}?watch=1")).await
+    }
+
+    pub(super) async fn open(fixture: &Fixture, target: &str) -> Socket {
         let mut stream = fixture.connect().await;
-        let head = request_head(fixture, &format!("{SECRETS}?watch=1{query}"));
+        let head = request_head(fixture, target);
         stream.write_all(head.as_bytes()).await.expect("a connection");
         let mut answer = Vec::new();
         while !answer.ends_with(b"\r\n\r\n") {
@@ -42,11 +46,13 @@ impl Socket {
     }
 }
 
+/// A watch accepts any protocol.
 fn request_head(fixture: &Fixture, target: &str) -> String {
     let token = fixture.server.token();
     format!(
         "GET {target} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\
-         sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\norigin: https://x\r\n\r\n"
+         sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\norigin: https://x\r\n\
+         sec-websocket-protocol: v5.channel.k8s.io\r\n\r\n"
     )
 }
 
@@ -67,7 +73,7 @@ async fn a_websocket_watch_ends_in_every_way() {
         ("restart", &["CUT"]),
     ] {
         let fixture = with_two_secrets().await;
-        let mut open = Socket::open(&fixture, "").await;
+        let mut open = Socket::watch(&fixture).await;
         assert_eq!([open.next().await, open.next().await], ["ADDED a", "ADDED b"]);
         fixture.server.fault(fault.parse::<Planned>().expect(fault));
         for end in end {
@@ -80,7 +86,7 @@ async fn a_websocket_watch_ends_in_every_way() {
 async fn a_cut_websocket_watch_ends_within_its_next_event() {
     let fixture = with_two_secrets().await;
     fixture.server.fault(Planned::from(Fault::CutWatches).after_lines(1));
-    let mut socket = Socket::open(&fixture, "").await;
+    let mut socket = Socket::watch(&fixture).await;
     assert_eq!([socket.next().await, socket.next().await], ["ADDED a", "CUT"]);
 }
 
@@ -88,7 +94,7 @@ async fn a_cut_websocket_watch_ends_within_its_next_event() {
 async fn a_stalled_websocket_watch_still_answers_pings() {
     let fixture = with_two_secrets().await;
     fixture.server.fault(Fault::StallWatches);
-    let mut socket = Socket::open(&fixture, "").await;
+    let mut socket = Socket::watch(&fixture).await;
     socket.0.send(Message::Ping("x".into())).await.expect("a connection");
     assert_eq!(socket.next().await, "pong");
     fixture.server.end_faults();
@@ -105,7 +111,7 @@ async fn a_websocket_watch_can_come_in_fragments_of_one_byte() {
         )
         .await;
     fixture.server.fault(Fault::ChunkBytes(1));
-    let mut socket = Socket::open(&fixture, "").await;
+    let mut socket = Socket::watch(&fixture).await;
     assert_eq!([socket.next().await, socket.next().await], ["ADDED a", "ADDED b"]);
 }
 
