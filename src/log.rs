@@ -36,7 +36,7 @@ pub(crate) enum Format {
 }
 
 /// Sends log lines to standard error from now on. The variable `RUST_LOG` has the levels, such as
-/// `info,listwatch::watch=trace`; without it, the level is info. An error if there is a log already.
+/// `info,listwatch::watch=trace`; without it, the level is info, and that of OpenTelemetry warn. An error if there is a log already.
 ///
 /// ```
 /// listwatch::log::start().expect("the first log");
@@ -47,7 +47,7 @@ pub fn start() -> Result<(), LogError> {
         Ok(levels) if !levels.is_empty() => {
             levels.parse().map_err(|error| LogError(format!("RUST_LOG: {levels:?}: {error}")))?
         }
-        Ok(_) | Err(_) => Targets::new().with_default(Level::INFO),
+        Ok(_) | Err(_) => Targets::new().with_default(Level::INFO).with_target("opentelemetry", Level::WARN),
     };
     start_with(filter, None).map_err(|error| LogError(format!("start the log: {error}")))
 }
