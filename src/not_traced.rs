@@ -37,4 +37,8 @@ impl RequestSpan {
     pub(crate) fn answered(&self, _: u16) {}
 
     pub(crate) fn lost(&self) {}
+
+    pub(crate) fn dropped(&self) {}
+
+    pub(crate) fn end(&mut self) {}
 }

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Names of attributes are those of the semantic conventions: <https://opentelemetry.io/docs/specs/semconv/http/http-spans/>.
-//! A request outside of a reconcile, such as a watch, has no span. A build without the feature `otel` has `not_traced.rs` in place of
-//! this module.
+//! A request outside of a reconcile, such as a list or watch of the cache, has no span. A build without the feature `otel` has
+//! `not_traced.rs` in place of this module.
 
 use std::{env, fmt::Display, path::Path, time::Duration};
 
@@ -68,7 +68,7 @@ impl Drop for Traces {
     }
 }
 
-/// What the spans are about. Without a name in the variables, the service is named after its program.
+/// The attributes of this process. Without a name in the variables, the service is named after its program.
 fn resource() -> Resource {
     let resource = Resource::builder().build();
     let name = resource.get(&"service.name".into()).map(|name| name.to_string());
@@ -113,7 +113,7 @@ pub fn part<F: Future>(task: F) -> impl Future<Output = F::Output> {
     task.with_current_context()
 }
 
-/// The span of one attempt at a request, up to the end of its answer. Without a reconcile around it, none.
+/// The span of one attempt at a request, up to the end of its answer.
 pub(crate) struct RequestSpan(Option<Context>);
 
 impl RequestSpan {
@@ -158,17 +158,20 @@ impl RequestSpan {
         self.failed("connection".to_owned());
     }
 
+    /// The client did not wait for the end of the answer.
+    pub(crate) fn dropped(&self) {
+        self.failed("dropped".to_owned());
+    }
+
+    pub(crate) fn end(&mut self) {
+        if let Some(context) = self.0.take() {
+            context.span().end();
+        }
+    }
+
     fn failed(&self, error_type: String) {
         let Some(context) = &self.0 else { return };
         context.span().set_attribute(KeyValue::new("error.type", error_type));
         context.span().set_status(Status::error(""));
-    }
-}
-
-impl Drop for RequestSpan {
-    fn drop(&mut self) {
-        if let Some(context) = &self.0 {
-            context.span().end();
-        }
     }
 }

@@ -85,9 +85,12 @@ impl Exchange {
 
     /// The last step.
     pub(super) fn ends(&mut self, step: Step<'_>) {
-        if let Step::Lost = step {
-            self.span.lost();
+        match step {
+            Step::Lost => self.span.lost(),
+            Step::Dropped => self.span.dropped(),
+            Step::Request(_) | Step::Head { .. } | Step::Chunk(_) | Step::End => {}
         }
+        self.span.end();
         if let Some(tap) = self.tap.take() {
             tap.step(self.number, step);
         }
