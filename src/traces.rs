@@ -119,8 +119,10 @@ pub(crate) struct RequestSpan(Option<Context>);
 impl RequestSpan {
     pub(crate) fn begin(method: &Method, url: impl FnOnce() -> Url) -> RequestSpan {
         let around = Context::current();
-        if !around.has_active_span() {
-            return RequestSpan(None);
+        let parent = around.span().span_context().clone();
+        // Outside of a reconcile, or of a trace that is sent, there is no span. `traceparent` still says that the trace is not sent.
+        if !parent.is_sampled() {
+            return RequestSpan(Some(around.with_remote_span_context(parent)));
         }
         let url = url();
         let attributes = [
