@@ -225,6 +225,7 @@ async fn a_reconcile_and_its_requests_are_one_trace() {
 
     let spans = servers.spans.lock().unwrap();
     assert!(spans.iter().all(|span| span.service == "cards"), "{spans:?}");
+    let mut is_first = true;
     for (path, parent) in &*servers.parents.lock().unwrap() {
         // Watches, and the requests of the start.
         if path != SECRET {
@@ -240,6 +241,8 @@ async fn a_reconcile_and_its_requests_are_one_trace() {
         let object = ["k8s.object.kind", "k8s.namespace.name", "k8s.object.name"];
         let names = object.map(|name| &*reconcile.attributes[name]);
         assert_eq!(names, ["ConfigMap", "default", "kube-root-ca.crt"]);
-        assert!(reconcile.error.contains("404 NotFound"), "{reconcile:?}");
+        // The signal can end the reconcile of a retry before its answer.
+        assert!(!is_first || reconcile.error.contains("404 NotFound"), "{reconcile:?}");
+        is_first = false;
     }
 }
