@@ -28,9 +28,10 @@ use crate::{
 const MUTATING: &str = "mutatingwebhookconfigurations.admissionregistration.k8s.io";
 const VALIDATING: &str = "validatingwebhookconfigurations.admissionregistration.k8s.io";
 
-/// Whether there is any webhook.
+/// Whether there is any configuration of webhooks.
 pub(crate) fn are_configured(storage: &Storage) -> bool {
-    [MUTATING, VALIDATING].into_iter().any(|collection| !configured(storage, collection).is_empty())
+    let mut collections = [MUTATING, VALIDATING].into_iter().filter_map(|name| storage.collection(name));
+    collections.any(|collection| !collection.objects.is_empty())
 }
 
 /// All webhooks, in the order of their configurations' names, each with an id.
