@@ -45,7 +45,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use serde_json::json;
 use smol_str::SmolStr;
 use tokio::{
-    sync::{Notify, watch::Sender},
+    sync::{Mutex, Notify, watch::Sender},
     time::{Instant, sleep, sleep_until, timeout, timeout_at},
 };
 use tracing::{debug, info, warn};
@@ -141,6 +141,8 @@ pub(crate) struct Elector {
     settings: LeaderElection,
     /// Until when this process may write.
     deadline: Sender<Option<Instant>>,
+    /// Held while a write of the Lease is under way.
+    writing: Arc<Mutex<()>>,
     /// The Lease when this process last looked. Decisions and writes are about this version.
     lease: Option<Arc<Lease>>,
     /// The last record, and when it was first seen.
@@ -207,6 +209,7 @@ impl Elector {
             identity: identity.into(),
             settings: settings.clone(),
             deadline,
+            writing: Arc::default(),
             lease: None,
             seen: None,
             random,
@@ -216,15 +219,25 @@ impl Elector {
 
     /// Competes for the Lease until `work` ends, and gives it back, unless other processes hold it, too.
     pub(crate) async fn during(mut self, work: impl Future<Output = ()>) {
+        let writing = Arc::clone(&self.writing);
+        let mut competing = Box::pin(self.compete());
         tokio::select! {
             () = work => {}
-            never = self.compete() => match never {},
+            never = &mut competing => match never {},
         }
+        let end = Instant::now() + RELEASE_LIMIT;
+        // A write that is under way may still be carried out. Its answer says whether the Lease is ours.
+        tokio::select! {
+            biased;
+            _ = writing.lock() => {}
+            _ = timeout_at(end, &mut competing) => {}
+        }
+        drop(competing);
         self.deadline.send_replace(None);
         self.status.set(0);
         self.look();
         if self.holder == Holder::Process && self.is_ours() {
-            match timeout(RELEASE_LIMIT, self.release()).await {
+            match timeout_at(end, self.release()).await {
                 Ok(Ok(())) => info!(lease = %self.key, "gave the Lease back"),
                 Ok(Err(error)) => warn!(lease = %self.key, %error, "cannot give the Lease back; it expires"),
                 Err(_) => warn!(lease = %self.key, "cannot give the Lease back; it expires"),
@@ -379,7 +392,11 @@ impl Elector {
             // Half of the deadline, so that there is time for another attempt.
             let limit = self.settings.renew_deadline / 2;
             attempts += 1;
-            let Ok(written) = timeout(limit, self.write()).await else {
+            let writing = Arc::clone(&self.writing);
+            let writing = writing.lock().await;
+            let written = timeout(limit, self.write()).await;
+            drop(writing);
+            let Ok(written) = written else {
                 let problem = format!("no answer within {limit:?}");
                 return Err(Error::new("renew", format!("leases/{}", self.key), problem));
             };

@@ -19,10 +19,13 @@ use crate::{
 const CONTROLLER: &str = "example.com/web-operator";
 const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases/web-operator.example.com";
 
-/// A connection that can be lost: then requests have no answer. The clock of the process can be ahead.
+/// A connection that can be lost: then requests have no answer. It can be slow: then writes arrive later, also if nobody waits for the answer
+/// any more. The clock of the process can be ahead.
 struct Losable {
     server: Arc<ApiServer>,
     is_lost: AtomicBool,
+    is_slow: AtomicBool,
+    arrives: Arc<Notify>,
     ahead_secs: AtomicI64,
 }
 
@@ -35,7 +38,15 @@ impl InProcess for Losable {
             if self.is_lost.load(Ordering::Relaxed) {
                 std::future::pending::<()>().await;
             }
-            let answer = self.server.answer(request.map(Full::new)).await.map_err(io::Error::other)?;
+            let (server, arrives) = (Arc::clone(&self.server), Arc::clone(&self.arrives));
+            let is_slow = request.method() == ::http::Method::PATCH && self.is_slow.load(Ordering::Relaxed);
+            let answer = tokio::spawn(async move {
+                if is_slow {
+                    arrives.notified().await;
+                }
+                server.answer(request.map(Full::new)).await.map_err(io::Error::other)
+            });
+            let answer = answer.await??;
             Ok(answer.map(|body| body.map_err(Into::into).boxed_unsync()))
         })
     }
@@ -69,6 +80,8 @@ fn process_of(server: &TestServer, name: &str, settings: &LeaderElection, shard:
     let link = Arc::new(Losable {
         server: Arc::clone(&server.server),
         is_lost: AtomicBool::new(false),
+        is_slow: AtomicBool::new(false),
+        arrives: Arc::default(),
         ahead_secs: AtomicI64::new(0),
     });
     let in_process: Arc<dyn InProcess> = Arc::clone(&link) as _;
@@ -114,6 +127,23 @@ async fn a_lease_that_is_given_back_is_taken_at_once() {
     assert!(after["holderIdentity"].as_str().is_some_and(|holder| holder.starts_with("b_")), "{after}");
     assert_eq!(after["leaseTransitions"], 1);
     assert_ne!(before["acquireTime"], after["acquireTime"]);
+}
+
+/// All processes are asked to stop at the same time, as by a Deployment without replicas. The standby has just sent that it takes the Lease.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_is_being_taken_is_given_back() {
+    let (server, mut a, mut b) = leader_and_standby(&LeaderElection::default()).await;
+    b.link.is_slow.store(true, Ordering::Relaxed);
+    a.stop.notify_one();
+    (&mut a.task).await.expect("an end");
+    sleep(Duration::from_millis(10)).await;
+    b.link.is_slow.store(false, Ordering::Relaxed);
+    b.stop.notify_one();
+    sleep(Duration::from_millis(10)).await;
+    b.link.arrives.notify_waiters();
+    (&mut b.task).await.expect("an end");
+    sleep(Duration::from_millis(10)).await;
+    assert_eq!(spec(&server).await["holderIdentity"], "");
 }
 
 /// The other process waits as long as the Lease says, not as long as it would hold it itself.
