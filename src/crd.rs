@@ -30,6 +30,24 @@ use crate::resource::{
 /// # #[cfg(feature = "testing")]
 /// listwatch::testing::crd_fits::<Page>(&definition.to_string());
 /// ```
+///
+/// A kind that becomes `v2` is still served as `v1`. Between versions the API server only changes `apiVersion`, unless a webhook converts, and
+/// drops the fields that a version does not name. So both have the same fields; only defaults, limits and descriptions may differ. The
+/// operator reads and stores the version of its type:
+///
+/// ```
+/// # use listwatch::{children::Conditions, crd, resource::ObjectMeta};
+/// # #[derive(serde::Serialize, serde::Deserialize)] struct Page { metadata: ObjectMeta, spec: PageSpec }
+/// # listwatch::kind!(Page, "example.com", "v2", "pages");
+/// # #[derive(serde::Serialize, serde::Deserialize, schemars::JsonSchema)] struct PageSpec { url: String }
+/// let mut definition = crd::of::<Page, PageSpec, Conditions>("page", "A text in a ConfigMap.");
+/// let versions = definition["spec"]["versions"].as_array_mut().expect("a list");
+/// let mut v1 = versions[0].clone();
+/// (v1["name"], v1["storage"]) = ("v1".into(), false.into());
+/// versions.insert(0, v1);
+/// # #[cfg(feature = "testing")]
+/// listwatch::testing::crd_fits::<Page>(&definition.to_string());
+/// ```
 #[must_use]
 pub fn of<K: Resource, Spec: JsonSchema, Status: JsonSchema>(singular: &str, description: &str) -> Value {
     let metadata = json!({"type": "object"});

@@ -71,7 +71,7 @@ fn a_kind_is_added_to_a_crate() {
     let outside = tempfile::tempdir().unwrap();
     for (dir, args, problem) in [
         (&*dir, &["--kind", "Shelf"][..], "src/shelf.rs exists: choose another kind"),
-        (&dir, &["--kind", "Shop"], "src/main.rs has the kind Shop: choose another one"),
+        (&dir, &["--kind", "Shop"], "src/main.rs has the kind Shop: choose another kind; another version"),
         (&dir, &["--kind", "Main"], "src/main.rs exists: choose another kind"),
         (&dir, &["--kind", "Serde"], "--kind Serde: the module would hide a crate"),
         (&dir, &["--kind", "Rack", "--git", "x"], "NAME"),

@@ -44,6 +44,9 @@ const TYPES: &str = "BTreeMap Box Children Cleanup Client Conditions ConfigMap C
     Deserialize Err JsonSchema Key LabelSelector Labels Next None ObjectMeta Ok Operator Option Part Patch Pod PodSpec PodTemplate Reconcile \
     ReconcileError Resource Result Runtime RuntimeError Self Serialize Service ServicePort ServiceSpec Setup Some String TestServer Value Vec Verb Verdict";
 
+/// What to do about a kind that there is.
+const ANOTHER: &str = "choose another kind; another version of it is a few lines, beside crd::of in the documentation of listwatch";
+
 /// The names of modules that would hide a crate, or be one.
 const CRATES: &str = "lib listwatch schemars serde";
 
@@ -150,10 +153,10 @@ fn new_module(args: &NewArgs) -> Result<(), Failure> {
     let [file, tests, sample] =
         [format!("src/{module}.rs"), format!("src/{module}/tests.rs"), format!("sample-{module}.yaml")];
     if let Some(file) = [&file, &tests, &sample].into_iter().find(|file| Path::new(file).exists()) {
-        return Err(Failure::Usage(format!("{file} exists: choose another kind")));
+        return Err(Failure::Usage(format!("{file} exists: {ANOTHER}")));
     }
     if main.contains(&format!("kind!({},", args.kind)) {
-        return Err(Failure::Usage(format!("src/main.rs has the kind {}: choose another one", args.kind)));
+        return Err(Failure::Usage(format!("src/main.rs has the kind {}: {ANOTHER}", args.kind)));
     }
     for (file, template) in [(&file, OPERATOR), (&tests, TESTS), (&sample, SAMPLE)] {
         write(Path::new(file), &args.fill(template).replace("__sample__", &format!("../../{sample}")))?;
