@@ -20,7 +20,7 @@ use crate::{
         webhook_configurations::{client_errors, review_versions_errors},
     },
     names::{causes, dns_1035_errors, subdomain_errors},
-    schema::{Schema, structural},
+    schema::{Schema, formats::unknown_formats, structural},
     status::Cause,
 };
 
@@ -131,6 +131,18 @@ pub(crate) fn errors(crd: &Value, before: Option<&Value>) -> Vec<Cause> {
         }
     }
     all
+}
+
+/// The warnings about unknown formats, of an update only about new ones.
+pub(crate) fn warnings(crd: &Value, before: Option<&Value>) -> Vec<String> {
+    let unknown = |crd| {
+        let mut all = Vec::new();
+        versions(crd).for_each(|version| unknown_formats(&mut all, &version["schema"]["openAPIV3Schema"]));
+        all
+    };
+    let known = before.map(unknown).unwrap_or_default();
+    let new = unknown(crd).into_iter().filter(|format| !known.contains(format));
+    new.map(|format| format!("unrecognized format {format:?}")).collect()
 }
 
 fn conversion_errors(all: &mut Vec<Cause>, conversion: &Value) {

@@ -9,6 +9,7 @@
 use std::net::IpAddr;
 
 use chrono::{DateTime, NaiveDate, TimeDelta};
+use serde_json::Value;
 
 use crate::{
     clock::parse_duration,
@@ -32,6 +33,65 @@ pub(crate) const FORMATS: [(&str, Check); 12] = [
     ("uuid4", |text| is_random_uuid(text, '4')),
     ("uuid5", |text| is_random_uuid(text, '5')),
 ];
+
+/// All formats of strings, without their hyphens. The server warns about each other format, and ignores it.
+const KNOWN: [&str; 26] = [
+    "bsonobjectid",
+    "byte",
+    "cidr",
+    "creditcard",
+    "date",
+    "datetime",
+    "duration",
+    "email",
+    "hexcolor",
+    "hostname",
+    "ipv4",
+    "ipv6",
+    "isbn",
+    "isbn10",
+    "isbn13",
+    "k8slongname",
+    "k8sshortname",
+    "mac",
+    "password",
+    "rgbcolor",
+    "ssn",
+    "uri",
+    "uuid",
+    "uuid3",
+    "uuid4",
+    "uuid5",
+];
+
+/// Adds the unknown formats in a schema, and in all schemas inside of it.
+pub(crate) fn unknown_formats<'a>(all: &mut Vec<&'a str>, schema: &'a Value) {
+    if !schema.is_object() {
+        return;
+    }
+    let text = |word: &str| schema[word].as_str().unwrap_or_default();
+    let format = text("format");
+    let is_known = match text("type") {
+        "" | "string" => KNOWN.contains(&&*format.replace('-', "")),
+        "integer" => ["int32", "int64"].contains(&format),
+        "number" => ["float", "double"].contains(&format),
+        _ => false,
+    };
+    if !format.is_empty() && !is_known {
+        all.push(format);
+    }
+    for word in ["additionalProperties", "items", "not"] {
+        unknown_formats(all, &schema[word]);
+    }
+    for word in ["allOf", "anyOf", "oneOf"] {
+        schema[word].as_array().into_iter().flatten().for_each(|schema| unknown_formats(all, schema));
+    }
+    schema["properties"]
+        .as_object()
+        .into_iter()
+        .flatten()
+        .for_each(|(_, schema)| unknown_formats(all, schema));
+}
 
 pub(crate) fn date(text: &str) -> Option<NaiveDate> {
     text.parse().ok().filter(|_| text.len() == "2006-01-02".len())

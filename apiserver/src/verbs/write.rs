@@ -13,7 +13,7 @@ use crate::{
     admission::{Admission, plugins, webhooks::Write},
     apply::managed_fields::{self, Force, Manager},
     kinds::{
-        Kind, Part, Source, cluster_ip,
+        Kind, Part, Source, cluster_ip, crd,
         field_checks::text,
         metadata::{self, finalizers, holds_nothing, is_terminating},
         scale_of,
@@ -160,7 +160,7 @@ pub(crate) fn create(
         return Err(StatusError::invalid(kind, &name, causes));
     }
     options.warnings.extend(metadata::name_warning(kind, &object));
-    options.warnings.extend(metadata::warnings(kind, &object));
+    options.warnings.extend(warnings(kind, &object, None));
     if let Some(error) = options.create_forbidden.take() {
         return Err(error);
     }
@@ -320,7 +320,7 @@ pub(crate) fn update(
         return Err(StatusError::invalid(kind, name, causes));
     }
     if part == Part::Main {
-        options.warnings.extend(metadata::warnings(kind, &after));
+        options.warnings.extend(warnings(kind, &after, Some(&before_view)));
     }
     if kind.has_generation() && part == Part::Main && differs_beyond_metadata(kind, &before_view, &after) {
         let generation = before["metadata"]["generation"].as_u64().unwrap_or(0) + 1;
@@ -696,6 +696,15 @@ pub(crate) fn prune(
     let why = format!("strict decoding error: {}", std::mem::take(&mut options.warnings).join(", "));
     let is_patch = options.is_patch;
     Err(if is_patch { StatusError::bad_patch(&object.to_string(), &why) } else { kind.undecodable(&why) })
+}
+
+/// The warnings about a valid object, and `before` is its state before an update.
+fn warnings(kind: &Kind, object: &Value, before: Option<&Value>) -> Vec<String> {
+    let mut all = metadata::warnings(kind, object);
+    if kind.built_in() == "CustomResourceDefinition" {
+        all.extend(crd::warnings(object, before));
+    }
+    all
 }
 
 fn services(storage: &Storage) -> Vec<&Value> {
