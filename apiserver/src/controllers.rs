@@ -58,6 +58,10 @@ const NAMESPACES: [&str; 4] = ["default", "kube-node-lease", "kube-public", "kub
 /// The ConfigMap in each namespace with the certificate of the server.
 const ROOT_CA: &str = "kube-root-ca.crt";
 
+/// Its description: pkg/controller/certificates/rootcacertpublisher/publisher.go.
+const ROOT_CA_DESCRIPTION: &str = "Contains a CA bundle that can be used to verify the kube-apiserver when using internal \
+    endpoints such as the internal service IP or kubernetes.default.svc. No other usage is guaranteed across distributions of Kubernetes clusters.";
+
 /// Creates the objects that every cluster has and, with controllers, a Node and the kinds of a metrics server.
 pub(crate) fn bootstrap(storage: &mut Storage, ca_pem: &str, with_node: bool) {
     for name in NAMESPACES {
@@ -271,6 +275,9 @@ impl Controllers {
             "poddisruptionbudgets.policy" => disruption::budget(storage, place, &object),
             "daemonsets.apps" => daemon_set::daemon_set(self, storage, place, &object),
             "services" => endpoints::service(storage, place, &object),
+            "configmaps" if place.name() == ROOT_CA => {
+                change(storage, place, Part::Main, |object| set_root_ca(object, &self.ca_pem));
+            }
             "resourcequotas" => quota::quota(storage, place, &object),
             role::ROLES => role::aggregate(storage, place, &object),
             "secrets" => account_secret::secret(self, storage, place, &object),
@@ -373,8 +380,20 @@ fn create_defaults(storage: &mut Storage, namespace: &str, ca_pem: &str) {
     }
     let ca = Place::new("configmaps", Some(namespace), ROOT_CA);
     if storage.get(&ca).is_none() {
-        let object = json!({"metadata": {"name": ROOT_CA}, "data": {"ca.crt": ca_pem}});
+        let mut object = json!({"metadata": {"name": ROOT_CA}});
+        set_root_ca(&mut object, ca_pem);
         make(storage, "", "configmaps", Some(namespace), object);
+    }
+}
+
+/// Restores the data after a change. Only a description beside the right data may be another.
+fn set_root_ca(config_map: &mut Value, ca_pem: &str) {
+    let data = json!({"ca.crt": ca_pem});
+    if text(&config_map["metadata"]["annotations"]["kubernetes.io/description"]).is_empty()
+        || config_map["data"] != data
+    {
+        config_map["metadata"]["annotations"]["kubernetes.io/description"] = ROOT_CA_DESCRIPTION.into();
+        config_map["data"] = data;
     }
 }
 
