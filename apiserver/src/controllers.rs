@@ -73,6 +73,7 @@ pub(crate) fn bootstrap(storage: &mut Storage, ca_pem: &str, with_node: bool) {
         "spec": {"clusterIP": "10.96.0.1", "ports": [{"name": "https", "port": 443, "targetPort": 6443}]},
     });
     make(storage, "", "services", Some("default"), kubernetes);
+    endpoints::of_api_server(storage);
     role::bootstrap(storage);
     for (name, value) in PRIORITIES {
         let description = if name.ends_with("node-critical") {
@@ -98,6 +99,7 @@ pub(crate) async fn run(server: Arc<Server>, ca_pem: String) {
         due: BTreeMap::new(),
         started: HashMap::new(),
         waiting: HashMap::new(),
+        triggers: HashMap::new(),
         pod_start: server.pod_start,
         heartbeat: server.heartbeat,
         ca_pem,
@@ -147,6 +149,8 @@ struct Controllers {
     started: HashMap<String, Instant>,
     /// The Pods that wait for each claim to be bound, or for the node to have room.
     waiting: HashMap<Place, BTreeSet<Place>>,
+    /// The times that the endpoints of each Service have seen.
+    triggers: HashMap<Place, endpoints::Triggers>,
     pod_start: Duration,
     heartbeat: Duration,
     ca_pem: String,
@@ -260,7 +264,7 @@ impl Controllers {
         garbage::collect(storage, place);
         let Some(object) = storage.get(place).cloned() else {
             if place.collection == "services" {
-                endpoints::clean_up(storage, place);
+                endpoints::clean_up(self, storage, place);
             }
             if place.collection == "persistentvolumeclaims" {
                 volume::release(storage, place);
@@ -274,7 +278,7 @@ impl Controllers {
             "statefulsets.apps" => stateful_set::stateful_set(self, storage, place, &object),
             "poddisruptionbudgets.policy" => disruption::budget(storage, place, &object),
             "daemonsets.apps" => daemon_set::daemon_set(self, storage, place, &object),
-            "services" => endpoints::service(storage, place, &object),
+            "services" => endpoints::service(self, storage, place, &object),
             "configmaps" if place.name() == ROOT_CA => {
                 change(storage, place, Part::Main, |object| set_root_ca(object, &self.ca_pem));
             }

@@ -6,10 +6,12 @@
 //!
 //! A Service has one slice with all its Pods: kube-controller-manager has one for each 100.
 
+use std::collections::HashMap;
+
 use serde_json::{Value, json};
 
 use super::{
-    change, delete, make,
+    Controllers, change, delete, make,
     rollout::{controlled, is_ready, name, owner_reference},
 };
 use crate::{
@@ -28,6 +30,20 @@ const SLICES: &str = "endpointslices.discovery.k8s.io";
 const SLICE_MANAGER: (&str, &str) =
     ("endpointslice.kubernetes.io/managed-by", "endpointslice-controller.k8s.io");
 const MANAGER: (&str, &str) = ("endpoints.kubernetes.io/managed-by", "endpoint-controller");
+
+/// The annotation with the time of the change that the endpoints follow: of a Service that was created, or of a Pod that
+/// has become ready or unready. Without one of these, the annotation is removed.
+const TRIGGER: &str = "endpoints.kubernetes.io/last-change-trigger-time";
+
+/// The address of the API server. Nothing listens there: kube-apiserver refuses endpoints at a loopback address.
+const API_SERVER: &str = "10.0.0.1";
+
+/// The times of a Service and its Pods in its last reconcile.
+pub(crate) struct Triggers {
+    service: String,
+    /// By the name of the Pod: the time at which it became ready or unready.
+    pods: HashMap<String, String>,
+}
 
 /// The Services that select a Pod.
 pub(crate) fn services_of(storage: &Storage, pod: &Value) -> Vec<Place> {
@@ -57,8 +73,24 @@ struct Endpoint {
     pod: Value,
 }
 
+/// Creates the endpoints of the Service `kubernetes`, as kube-apiserver does: pkg/controlplane/reconcilers.
+pub(crate) fn of_api_server(storage: &mut Storage) {
+    let port = json!({"name": "https", "port": 6443, "protocol": "TCP"});
+    let endpoints = json!({
+        "metadata": {"name": "kubernetes", "labels": {"endpointslice.kubernetes.io/skip-mirror": "true"}},
+        "subsets": [{"addresses": [{"ip": API_SERVER}], "ports": [port]}],
+    });
+    make(storage, "", "endpoints", Some("default"), endpoints);
+    let slice = json!({
+        "metadata": {"name": "kubernetes", "labels": {"kubernetes.io/service-name": "kubernetes"}},
+        "addressType": "IPv4", "ports": [port],
+        "endpoints": [{"addresses": [API_SERVER], "conditions": {"ready": true}}],
+    });
+    make(storage, "discovery.k8s.io", "endpointslices", Some("default"), slice);
+}
+
 /// Reconciles a Service.
-pub(crate) fn service(storage: &mut Storage, place: &Place, service: &Value) {
+pub(crate) fn service(controllers: &mut Controllers, storage: &mut Storage, place: &Place, service: &Value) {
     if !has_selector(service) || service["spec"]["type"] == "ExternalName" || is_terminating(service) {
         return;
     }
@@ -66,12 +98,60 @@ pub(crate) fn service(storage: &mut Storage, place: &Place, service: &Value) {
     let pods: Vec<&Value> = pods.map(|pod| &**pod).filter(|pod| selects(service, pod)).collect();
     let endpoints: Vec<Endpoint> = pods.iter().filter_map(|pod| endpoint(service, pod)).collect();
     let ports = ports(&service["spec"]["ports"], pods.first().copied());
-    write_slice(storage, place, service, &endpoints, &ports);
-    write_endpoints(storage, place, service, &endpoints, &ports);
+    let trigger = trigger(&mut controllers.triggers, place, service, &pods);
+    write_slice(storage, place, service, &endpoints, &ports, trigger.as_deref());
+    write_endpoints(storage, place, service, &endpoints, &ports, trigger.as_deref());
+}
+
+/// The earliest of the times that are new since the last reconcile, and of the first reconcile that of the Service:
+/// k8s.io/endpointslice, `TriggerTimeTracker`.
+fn trigger(
+    all: &mut HashMap<Place, Triggers>,
+    place: &Place,
+    service: &Value,
+    pods: &[&Value],
+) -> Option<String> {
+    let created = text(&service["metadata"]["creationTimestamp"]).to_owned();
+    let of_pod = |pod: &&Value| {
+        let ready = each(&pod["status"]["conditions"]).find(|condition| condition["type"] == "Ready")?;
+        let time = ready["lastTransitionTime"].as_str()?;
+        Some((name(pod).to_owned(), time.to_owned()))
+    };
+    let now = Triggers { service: created.clone(), pods: pods.iter().filter_map(of_pod).collect() };
+    let last = all.get(place);
+    let is_new =
+        |(pod, time): &(&String, &String)| last.is_some_and(|last| last.pods.get(*pod) < Some(*time));
+    let trigger = match last {
+        None => Some(created),
+        Some(last) => {
+            let changed = now.pods.iter().filter(is_new).map(|(_, time)| time);
+            changed.chain((last.service < created).then_some(&created)).min().cloned()
+        }
+    };
+    all.insert(place.clone(), now);
+    trigger
+}
+
+/// Edits endpoints, and sets or removes the annotation if this changes them. The edit leaves no null that is not stored.
+fn set(object: &mut Value, trigger: Option<&str>, edit: impl FnOnce(&mut Value)) {
+    let before = object.clone();
+    edit(object);
+    if *object == before {
+        return;
+    }
+    let annotations = &mut object["metadata"]["annotations"];
+    match (trigger, annotations.as_object_mut()) {
+        (Some(time), _) => annotations[TRIGGER] = time.into(),
+        (None, Some(annotations)) => {
+            annotations.remove(TRIGGER);
+        }
+        (None, None) => {}
+    }
 }
 
 /// Deletes the Endpoints of a Service that is gone. The garbage collector deletes the slice.
-pub(crate) fn clean_up(storage: &mut Storage, service: &Place) {
+pub(crate) fn clean_up(controllers: &mut Controllers, storage: &mut Storage, service: &Place) {
+    controllers.triggers.remove(service);
     let place = Place { collection: "endpoints".to_owned(), key: service.key.clone() };
     let is_ours = |endpoints: &Value| endpoints["metadata"]["labels"][MANAGER.0] == MANAGER.1;
     if storage.get(&place).is_some_and(|endpoints| is_ours(endpoints)) {
@@ -132,6 +212,7 @@ fn write_slice(
     service: &Value,
     endpoints: &[Endpoint],
     ports: &[Value],
+    trigger: Option<&str>,
 ) {
     let labels = labels(service, &[("kubernetes.io/service-name", name(service)), SLICE_MANAGER]);
     let item = |one: &Endpoint| {
@@ -151,13 +232,13 @@ fn write_slice(
         (slice["endpoints"], slice["ports"]) = (items.clone(), ports.clone());
     };
     if let Some((slice, _)) = controlled(storage, service, SLICES).first() {
-        return change(storage, slice, Part::Main, edit);
+        return change(storage, slice, Part::Main, |slice| set(slice, trigger, edit));
     }
     let base = format!("{}-", name(service));
     let metadata = json!({"name": format!("{base}{}", random_letters()), "generateName": base,
         "ownerReferences": [owner_reference(service)]});
     let mut slice = json!({"metadata": metadata, "addressType": "IPv4"});
-    edit(&mut slice);
+    set(&mut slice, trigger, edit);
     make(storage, "discovery.k8s.io", "endpointslices", place.namespace(), slice);
 }
 
@@ -167,10 +248,18 @@ fn write_endpoints(
     service: &Value,
     endpoints: &[Endpoint],
     ports: &[Value],
+    trigger: Option<&str>,
 ) {
     let addresses = |wanted: bool| -> Vec<Value> {
         let of = endpoints.iter().filter(|one| !one.is_terminating && one.is_ready == wanted);
-        of.map(|one| json!({"ip": one.address, "nodeName": one.node, "targetRef": one.pod})).collect()
+        let address = |one: &Endpoint| {
+            let mut address = json!({"ip": one.address, "targetRef": one.pod});
+            if !one.node.is_null() {
+                address["nodeName"] = one.node.clone();
+            }
+            address
+        };
+        of.map(address).collect()
     };
     let mut subset = json!({});
     for (field, list) in
@@ -184,13 +273,17 @@ fn write_endpoints(
     let labels = labels(service, &[MANAGER]);
     let edit = |endpoints: &mut Value| {
         endpoints["metadata"]["labels"] = labels.clone();
-        endpoints["subsets"] = if has_addresses { json!([subset]) } else { Value::Null };
+        if has_addresses {
+            endpoints["subsets"] = json!([subset]);
+        } else if let Some(endpoints) = endpoints.as_object_mut() {
+            endpoints.remove("subsets");
+        }
     };
     let own = Place { collection: "endpoints".to_owned(), key: place.key.clone() };
     if storage.get(&own).is_some() {
-        return change(storage, &own, Part::Main, edit);
+        return change(storage, &own, Part::Main, |endpoints| set(endpoints, trigger, edit));
     }
     let mut object = json!({"metadata": {"name": name(service)}});
-    edit(&mut object);
+    set(&mut object, trigger, edit);
     make(storage, "", "endpoints", place.namespace(), object);
 }
