@@ -6,7 +6,9 @@
 //! another write came first.
 
 mod call;
+pub(crate) mod matching;
 pub(crate) mod plugins;
+pub(crate) mod policies;
 mod service_account;
 pub(crate) mod webhooks;
 

@@ -20,6 +20,7 @@ pub(crate) mod autoscalers;
 pub(crate) mod scale_of;
 pub(crate) mod roles;
 pub(crate) mod webhook_configurations;
+pub(crate) mod admission_policies;
 pub(crate) mod jobs;
 pub(crate) mod schedule;
 pub(crate) mod cluster_ip;

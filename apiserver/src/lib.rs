@@ -33,7 +33,7 @@
 //!                 simulated kubelet
 //! verbs/          read (get, list), watch, write (create, update, apply), patch, delete, scale; served_kinds
 //!                 (the kinds of CRDs), table (the output of `kubectl get`)
-//! admission/      what may change or refuse a write: plugins of kube-apiserver, webhooks and the calls of them
+//! admission/      what may change or refuse a write: plugins of kube-apiserver, policies, webhooks and the calls of them
 //! conversions     calls of the conversion webhooks of CRDs
 //! webhook_client  the HTTPS client for webhooks
 //! discovery       /api, /apis, /openapi/v3, /version
@@ -47,11 +47,11 @@
 //! apply/          json_patch; server-side apply: managed_fields, field_set (sets of fields), typed_value (merges by schema)
 //! kinds/          the table of kinds: built_in, its defaults, printer_columns, stored_columns and validation, by_schema;
 //!                 field_checks, events, pods, stateful_sets, jobs, schedule, autoscalers, scale_of, roles, webhook_configurations,
-//!                 cluster_ip, metadata, conditions, status_errors; crd, conversion, custom_resources
+//!                 admission_policies, cluster_ip, metadata, conditions, status_errors; crd, conversion, custom_resources
 //! selector        label and field selectors
-//! schema/         CRDs: structural schemas, defaults and pruning, re2 (patterns), cel, formats, field_errors (errors with paths);
-//!                 built-in types: openapi (definitions), decode (type errors), encode (omits empty fields), quantity,
-//!                 protobuf
+//! schema/         CRDs: structural schemas, defaults and pruning, re2 (patterns), cel, expressions (of admission), formats,
+//!                 field_errors (errors with paths); built-in types: openapi (definitions), decode (type errors), encode (omits
+//!                 empty fields), quantity, protobuf
 //! names           random letters, validation of names and labels
 //! status          the errors of requests, as objects of kind Status
 //! json            JSON with the order of fields and the escapes of kube-apiserver

@@ -14,6 +14,7 @@ pub(crate) mod structural;
 pub(crate) mod re2;
 pub(crate) mod field_errors;
 pub(crate) mod cel;
+pub(crate) mod expressions;
 pub(crate) mod formats;
 pub(crate) mod openapi;
 pub(crate) mod decode;

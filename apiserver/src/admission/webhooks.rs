@@ -6,22 +6,26 @@
 //!
 //! As in apiserver/pkg/admission/plugin/webhook.
 
-use std::{borrow::Cow, collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeSet, sync::Arc};
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use serde_json::{Value, json};
 
 use crate::{
-    admission::{Admission, call::Call, waits},
+    admission::{
+        Admission,
+        call::Call,
+        matching::{Write, conditions_hold},
+        waits,
+    },
     apply::json_patch,
     kinds::{
         Kind,
         field_checks::{each, text},
     },
-    schema::{Nulls, cel, decode::must_be_map, prune_object},
-    selector::Labels,
+    schema::{Nulls, decode::must_be_map, expressions::Activation, prune_object},
     status::StatusError,
-    storage::{Place, Storage},
+    storage::Storage,
     webhook_client::Address,
 };
 
@@ -43,31 +47,6 @@ fn configured(storage: &Storage, collection: &str) -> Vec<(String, Value)> {
         }
     }
     all
-}
-
-/// The write that webhooks are asked about. Its operation follows from its objects.
-#[derive(Clone, Copy)]
-pub(crate) struct Write<'w> {
-    pub(crate) kind: &'w Kind,
-    /// Null for a delete.
-    pub(crate) object: &'w Value,
-    /// Null for a create.
-    pub(crate) before: &'w Value,
-}
-
-impl Write<'_> {
-    fn operation(&self) -> &'static str {
-        match (self.object, self.before) {
-            (Value::Null, _) => "DELETE",
-            (_, Value::Null) => "CREATE",
-            (_, _) => "UPDATE",
-        }
-    }
-
-    /// The object that has the name.
-    fn some_object(&self) -> &Value {
-        if self.object.is_null() { self.before } else { self.object }
-    }
 }
 
 impl Admission {
@@ -105,8 +84,9 @@ impl Admission {
         Ok(changed)
     }
 
-    /// Calls the webhooks that accept or refuse an object, all at the same time.
+    /// Evaluates the policies that accept or refuse an object, and then calls the webhooks that do so, all at the same time.
     pub(crate) fn validate(&mut self, storage: &Storage, write: Write<'_>) -> Result<(), StatusError> {
+        self.follow_policies(storage, write)?;
         let (mut denied, mut is_waiting) = (None, false);
         for (_, webhook) in configured(storage, VALIDATING) {
             let Some(version) = self.version_for(storage, &webhook, write)? else { continue };
@@ -126,151 +106,31 @@ impl Admission {
         if is_waiting { Err(waits()) } else { denied.map_or(Ok(()), Err) }
     }
 
-    /// The kind in whose version a webhook gets the objects of a write. `None` if its rules and selectors do not match.
+    /// The kind in whose version a webhook gets the objects of a write. `None` if its rules, selectors and conditions do not match.
     fn version_for(
         &self,
         storage: &Storage,
         webhook: &Value,
         write: Write<'_>,
     ) -> Result<Option<Arc<Kind>>, StatusError> {
-        let Write { kind, object, before } = write;
-        let exempt = kind.group == "admissionregistration.k8s.io";
-        let selects = |selector: &Value, object: &Value| {
-            let selector = Labels::from_object(selector);
-            selector.is_empty() || !object.is_null() && selector.matches(&object["metadata"]["labels"])
-        };
-        let selector = &webhook["objectSelector"];
-        let namespace = self.namespace(write);
-        let labels_of: Cow<'_, Value> = match (&*self.path.plural, self.path.subresource.as_deref()) {
-            ("namespaces", None) if !object.is_null() => Cow::Borrowed(object),
-            _ => Cow::Owned(match storage.get(&Place::new("namespaces", None, &namespace)) {
-                Some(namespace) => json!({"metadata": {"labels": namespace["metadata"]["labels"]}}),
-                None => json!({"metadata": {}}),
-            }),
-        };
-        if exempt
-            || !namespace.is_empty() && !selects(&webhook["namespaceSelector"], &labels_of)
-            || !selects(selector, object) && !selects(selector, before)
-        {
+        if write.kind.group == "admissionregistration.k8s.io" || !self.selects(storage, webhook, write) {
             return Ok(None);
         }
-        let mut versions: Vec<Arc<Kind>> = Vec::new();
-        versions.extend(storage.kinds.get(&self.path.group, &self.path.version, &self.path.plural).cloned());
-        if webhook["matchPolicy"] != "Exact" {
-            let stored_in = versions.first().map(|kind| kind.stored_in());
-            let groups: Vec<&str> = storage.kinds.groups().iter().map(String::as_str).collect();
-            let all = groups.into_iter().flat_map(|group| storage.kinds.in_group(group));
-            versions.extend(all.filter(|kind| Some(kind.stored_in()) == stored_in).cloned());
-        }
-        let matched = versions.into_iter().find(|version| {
-            each(&webhook["rules"])
-                .any(|rule| self.rule_matches(rule, version, &namespace, write.operation()))
-        });
+        let matched = self.matching(storage, &webhook["rules"], &webhook["matchPolicy"], write);
         let Some(version) = matched else { return Ok(None) };
-        let is_met = self.conditions_hold(webhook, &version, write)?;
-        Ok(is_met.then_some(version))
-    }
-
-    fn rule_matches(&self, rule: &Value, version: &Kind, namespace: &str, operation: &str) -> bool {
-        let has = |list: &Value, wanted: &str| each(list).any(|one| one == "*" || one == wanted);
-        let is_namespace = version.group.is_empty() && version.plural == "namespaces";
-        let is_clusterwide = is_namespace || namespace.is_empty();
-        let is_in_scope = match text(&rule["scope"]) {
-            "Namespaced" => !is_clusterwide,
-            "Cluster" => is_clusterwide,
-            _ => true,
-        };
-        let (plural, subresource) = (&*version.plural, self.subresource());
-        is_in_scope
-            && has(&rule["operations"], operation)
-            && has(&rule["apiGroups"], &version.group)
-            && has(&rule["apiVersions"], &version.version)
-            && each(&rule["resources"]).any(|resource| {
-                let (of, sub) = text(resource).split_once('/').unwrap_or((text(resource), ""));
-                (of == "*" || of == plural) && (sub == "*" || sub == subresource)
-            })
-    }
-
-    fn subresource(&self) -> &str {
-        self.path.subresource.as_deref().unwrap_or_default()
-    }
-
-    /// The namespace of a write. A Namespace counts as inside itself.
-    fn namespace(&self, write: Write<'_>) -> String {
-        match (self.path.namespace.as_deref(), &*self.path.group, &*self.path.plural) {
-            (Some(namespace), ..) => namespace.to_owned(),
-            (None, "", "namespaces") => text(&write.some_object()["metadata"]["name"]).to_owned(),
-            (None, ..) => String::new(),
-        }
-    }
-
-    /// The `request` of the AdmissionReview.
-    fn request(&self, version: &Kind, write: Write<'_>) -> Result<Value, StatusError> {
-        let Write { kind, object, before } = write;
-        let sub = self.subresource();
-        let kind_of = |kind: &Kind| json!({"group": kind.group, "version": kind.version, "kind": kind.kind});
-        let resource = |of: &Kind| json!({"group": of.group, "version": of.version, "resource": of.plural});
-        let path = &self.path;
-        // A Scale or an Eviction has one version.
-        let is_sent_as_is = kind.plural != path.plural || kind.version == version.version;
-        let shown = |object: &Value| match is_sent_as_is || object.is_null() {
-            true => Ok(object.clone()),
-            false => version.view(object).map(Cow::into_owned),
-        };
-        let mut request = self.request.clone();
-        request["kind"] = kind_of(if is_sent_as_is { kind } else { version });
-        request["requestKind"] = kind_of(kind);
-        request["resource"] = resource(version);
-        request["requestResource"] =
-            json!({"group": path.group, "version": path.version, "resource": path.plural});
-        request["operation"] = write.operation().into();
-        request["options"]["kind"] = match write.operation() {
-            "CREATE" => "CreateOptions".into(),
-            "UPDATE" => "UpdateOptions".into(),
-            _ => "DeleteOptions".into(),
-        };
-        (request["object"], request["oldObject"]) = (shown(object)?, shown(before)?);
-        let name = path.name.as_deref().unwrap_or(text(&write.some_object()["metadata"]["name"]));
-        let texts = [
-            ("subResource", sub),
-            ("requestSubResource", sub),
-            ("name", name),
-            ("namespace", &self.namespace(write)),
-        ];
-        for (field, text) in texts.into_iter().filter(|(_, text)| !text.is_empty()) {
-            request[field] = text.into();
-        }
-        Ok(request)
-    }
-
-    /// Whether all `matchConditions` hold.
-    fn conditions_hold(
-        &self,
-        webhook: &Value,
-        version: &Kind,
-        write: Write<'_>,
-    ) -> Result<bool, StatusError> {
         if webhook["matchConditions"].is_null() {
-            return Ok(true);
+            return Ok(Some(version));
         }
-        let request = self.request(version, write)?;
-        let variables =
-            [("object", &request["object"]), ("oldObject", &request["oldObject"]), ("request", &request)];
-        let mut errors = Vec::new();
-        for condition in each(&webhook["matchConditions"]) {
-            let expression = text(&condition["expression"]);
-            match cel::evaluate(expression, &variables) {
-                Ok(Value::Bool(true)) => {}
-                Ok(_) => return Ok(false),
-                Err(why) => errors.push(format!("expression '{expression}' resulted in error: {why}")),
+        let [object, before] = self.shown(&version, write)?;
+        let request = self.request(&version, write);
+        let values = [("object", &*object), ("oldObject", &*before), ("request", &request)];
+        match conditions_hold(webhook, &Activation::new(&values, &Value::Null)) {
+            Ok(hold) => Ok(hold.then_some(version)),
+            Err(why) => {
+                let name = text(&write.some_object()["metadata"]["name"]);
+                Err(StatusError::forbidden(write.kind, name, &why))
             }
         }
-        if errors.is_empty() || webhook["failurePolicy"] == "Ignore" {
-            return Ok(errors.is_empty());
-        }
-        let name = text(&write.some_object()["metadata"]["name"]);
-        let why = if let [one] = &errors[..] { one.clone() } else { format!("[{}]", errors.join(", ")) };
-        Err(StatusError::forbidden(write.kind, name, &why))
     }
 
     /// The `response` of a webhook that allows a write. `None` if it could not be called, and that is ignored.
@@ -285,9 +145,11 @@ impl Admission {
         let known = |review_version: &&Value| *review_version == "v1" || *review_version == "v1beta1";
         let review_version =
             each(&webhook["admissionReviewVersions"]).find(known).map_or("v1", |found| text(found));
+        let mut request = self.request(version, write);
+        let [object, before] = self.shown(version, write)?;
+        (request["object"], request["oldObject"]) = (object.into_owned(), before.into_owned());
         let review = json!({
-            "kind": "AdmissionReview", "apiVersion": format!("admission.k8s.io/{review_version}"),
-            "request": self.request(version, write)?,
+            "kind": "AdmissionReview", "apiVersion": format!("admission.k8s.io/{review_version}"), "request": request,
         });
         let address = Address::of(storage, &webhook["clientConfig"], self.webhook_port);
         let timeout_secs = webhook["timeoutSeconds"].as_u64().unwrap_or(10);
@@ -350,7 +212,8 @@ impl Admission {
         if response["patchType"] != "JSONPatch" {
             return invalid(&format!("unsupported patch type {}", response["patchType"]));
         }
-        let mut object = self.request(version, write)?["object"].take();
+        let [object, _] = self.shown(version, write)?;
+        let mut object = object.into_owned();
         json_patch::apply(&operations, &mut object).map_err(|why| StatusError::went_wrong(&why))?;
         if !object.is_object() {
             // The words of the Go library.

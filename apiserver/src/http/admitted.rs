@@ -4,7 +4,7 @@ use http::Method;
 use serde_json::{Value, json};
 
 use crate::{
-    admission::{Admission, webhooks},
+    admission::{Admission, policies, webhooks},
     conversions,
     http::response::Answer,
     request::{Request, ResourcePath},
@@ -21,7 +21,9 @@ pub(crate) async fn admitted(
 ) -> Result<Answer, StatusError> {
     let is_needed = {
         let storage = server.storage();
-        conversions::forget(&storage, path) || webhooks::are_configured(&storage)
+        conversions::forget(&storage, path)
+            || webhooks::are_configured(&storage)
+            || policies::are_bound(&storage)
     };
     if !is_needed {
         return attempt(None);

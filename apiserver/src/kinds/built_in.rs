@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::{
     kinds::{
-        autoscalers, by_schema, crd, defaults, events, jobs, pods,
+        admission_policies, autoscalers, by_schema, crd, defaults, events, jobs, pods,
         printer_columns::{self, PrinterColumns},
         roles, stateful_sets, stored_columns, validation, webhook_configurations,
     },
@@ -676,8 +676,10 @@ pub(crate) const BUILT_IN: &[BuiltIn] = &[
         group: ADMISSION,
         plural: "validatingadmissionpolicies",
         kind: "ValidatingAdmissionPolicy",
-        lacks: "not evaluated",
+        lacks: "controllers' writes follow none",
         status: true,
+        by_schema: false,
+        validate: admission_policies::validating,
         columns: stored_columns::VALIDATING_POLICY,
         filled: POLICY,
         ..EXTENSION
@@ -686,7 +688,9 @@ pub(crate) const BUILT_IN: &[BuiltIn] = &[
         group: ADMISSION,
         plural: "validatingadmissionpolicybindings",
         kind: "ValidatingAdmissionPolicyBinding",
-        lacks: "not evaluated",
+        lacks: "controllers' writes follow none",
+        by_schema: false,
+        validate: admission_policies::validating_binding,
         columns: stored_columns::POLICY_BINDING,
         filled: BINDING,
         ..EXTENSION
@@ -846,6 +850,7 @@ const POLICY: &[(&str, &str)] = &[
     ("/spec/matchConstraints/namespaceSelector", "{}"),
     ("/spec/matchConstraints/objectSelector", "{}"),
     ("/spec/matchConstraints/resourceRules/*/scope", "\"*\""),
+    ("/spec/matchConstraints/excludeResourceRules/*/scope", "\"*\""),
 ];
 
 const BINDING: &[(&str, &str)] = &[
@@ -853,6 +858,7 @@ const BINDING: &[(&str, &str)] = &[
     ("/spec/matchResources/namespaceSelector", "{}"),
     ("/spec/matchResources/objectSelector", "{}"),
     ("/spec/matchResources/resourceRules/*/scope", "\"*\""),
+    ("/spec/matchResources/excludeResourceRules/*/scope", "\"*\""),
 ];
 
 const WEBHOOKS: &[(&str, &str)] = &[

@@ -15,7 +15,7 @@ use crate::{
         validation,
     },
     names::{causes, dns_1035_errors, qualified_name_errors, subdomain_errors},
-    schema::cel,
+    schema::expressions::{self, ALWAYS, Names, Wanted},
     status::Cause,
 };
 
@@ -80,7 +80,8 @@ fn webhook_errors(all: &mut Vec<Cause>, webhook: &Value, at: &str) {
         not_one_of(all, format!("{at}.reinvocationPolicy"), policy, &["IfNeeded", "Never"]);
     }
     client_errors(all, &webhook["clientConfig"], &format!("{at}.clientConfig"));
-    conditions_errors(all, &webhook["matchConditions"], &format!("{at}.matchConditions"));
+    let names = Names { values: &[&ALWAYS[..], &["authorizer"]].concat(), composed: None };
+    conditions_errors(all, &webhook["matchConditions"], names, &format!("{at}.matchConditions"));
 }
 
 /// The errors of the address of a webhook.
@@ -153,7 +154,8 @@ fn service_errors(all: &mut Vec<Cause>, service: &Value, at: &str) {
     }
 }
 
-fn rule_errors(all: &mut Vec<Cause>, rule: &Value, at: &str) {
+/// The errors of a rule that matches writes.
+pub(crate) fn rule_errors(all: &mut Vec<Cause>, rule: &Value, at: &str) {
     let lists = [
         ("operations", "operations"),
         ("apiGroups", "API groups"),
@@ -239,27 +241,27 @@ pub(crate) fn review_versions_errors(all: &mut Vec<Cause>, list: &Value, at: &st
     }
 }
 
-fn conditions_errors(all: &mut Vec<Cause>, conditions: &Value, at: &str) {
+/// The errors of `matchConditions`.
+pub(crate) fn conditions_errors(all: &mut Vec<Cause>, conditions: &Value, names: Names<'_>, at: &str) {
     let count = each(conditions).count();
     if count > CONDITIONS_MAX {
         let why = format!("must have at most {CONDITIONS_MAX} items");
         all.push(Cause::too_many(at, count, &why));
     }
-    let mut names = HashSet::new();
+    let mut seen = HashSet::new();
     for (index, condition) in each(conditions).enumerate() {
         let at = format!("{at}[{index}]");
         let (name, expression) = (text(&condition["name"]), text(&condition["expression"]).trim());
         if expression.is_empty() {
             all.push(Cause::required(format!("{at}.expression"), ""));
-        } else if let Err(why) = cel::compiles(expression) {
-            let why = format!("compilation failed: {why}");
+        } else if let Err(why) = expressions::check(expression, names, Wanted::Bool) {
             all.push(Cause::invalid(format!("{at}.expression"), &expression.into(), &why));
         }
         if name.is_empty() {
             all.push(Cause::required(format!("{at}.name"), ""));
         } else {
             all.extend(causes(&format!("{at}.name"), name, qualified_name_errors(name)));
-            if !names.insert(name) {
+            if !seen.insert(name) {
                 all.push(Cause::duplicate(format!("{at}.name"), &name.into()));
             }
         }

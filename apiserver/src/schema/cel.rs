@@ -1,5 +1,4 @@
-//! CEL: the rules of a CRD (`x-kubernetes-validations`), their compilation and their evaluation on an object; and the expressions of
-//! admission.
+//! CEL: the rules of a CRD (`x-kubernetes-validations`), their compilation and their evaluation on an object.
 //!
 //! ```yaml
 //! x-kubernetes-validations: [{rule: "self.min <= self.max", message: "min is more than max"}, {rule: "self.name == oldSelf.name"}]
@@ -8,6 +7,7 @@
 //! The crate `cel` evaluates them, for at most [`TIME_MAX`]; a rule that loops over literals alone is not stopped. kube-apiserver limits their cost, which it also estimates beforehand.
 
 use std::{
+    any::Any,
     cell::LazyCell,
     collections::HashMap,
     ops::ControlFlow,
@@ -19,9 +19,10 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use cel::{
     Context, Env, ExecutionError, Program,
     common::{
+        traits::Indexer,
         types::{
             CelBool, CelBytes, CelDouble, CelDuration, CelInt, CelList, CelMap, CelMapKey, CelNull,
-            CelOptional, CelString, CelTimestamp, CelUInt,
+            CelOptional, CelString, CelTimestamp, CelUInt, NULL_TYPE, Type,
         },
         value::{CowVal, Val},
     },
@@ -41,7 +42,7 @@ use crate::{
 };
 
 /// The functions of the crate `cel`; kube-apiserver has more. Created once, because that is slow.
-static ENV: LazyLock<Arc<Env>> = LazyLock::new(|| {
+pub(super) static ENV: LazyLock<Arc<Env>> = LazyLock::new(|| {
     let mut env = Env::stdlib();
     extensions::strings(&mut env)
         .and_then(|()| extensions::lists(&mut env))
@@ -51,7 +52,7 @@ static ENV: LazyLock<Arc<Env>> = LazyLock::new(|| {
 
 /// Longest evaluation of all rules of one object, in CPU time: on a busy machine, the same rules may take much longer. Other requests
 /// wait for it.
-const TIME_MAX: Duration = Duration::from_secs(2);
+pub(super) const TIME_MAX: Duration = Duration::from_secs(2);
 
 /// The rules at one place of a schema.
 #[derive(Debug)]
@@ -100,48 +101,9 @@ pub(crate) fn check(
     })
 }
 
-/// Checks that an expression of admission can be compiled.
-pub(crate) fn compiles(expression: &str) -> Result<(), String> {
-    on_large_stack(|| program(expression).map(drop))
-}
-
-/// Evaluates an expression of admission, whose variables have no schema. The result is a boolean or a text.
-pub(crate) fn evaluate(expression: &str, variables: &[(&str, &Value)]) -> Result<Value, String> {
-    on_large_stack(|| {
-        let program = program(expression)?;
-        let deadline = cpu_time() + TIME_MAX;
-        let values = variables.iter().map(|(name, value)| (*name, in_cel(value, &Value::Null)));
-        let named = Named { values: values.collect(), deadline };
-        let mut context = Context::with_env(Arc::clone(&ENV));
-        context.set_variable_resolver(&named);
-        match program.execute(&context) {
-            Ok(cel::Value::Bool(is_met)) => Ok(is_met.into()),
-            Ok(cel::Value::String(text)) => Ok(text.as_str().into()),
-            Ok(_) => Err("the result is neither a boolean nor a text".to_owned()),
-            Err(ExecutionError::UndeclaredReference(name)) => {
-                Err(format!("the embedded API server does not support `{name}` in CEL"))
-            }
-            Err(error) => Err(short(&error)),
-        }
-    })
-}
-
-/// The variables of an expression of admission.
-struct Named<'v> {
-    values: HashMap<&'v str, Box<dyn Val + 'v>>,
-    deadline: Duration,
-}
-
-impl VariableResolver for Named<'_> {
-    fn resolve<'b>(&'b self, variable: &str) -> Option<CowVal<'b, 'b>> {
-        let value = self.values.get(variable).filter(|_| cpu_time() <= self.deadline);
-        value.map(|value| CowVal::Borrowed(&**value))
-    }
-}
-
 /// The CPU time that this thread has used.
 #[cfg(unix)]
-fn cpu_time() -> Duration {
+pub(super) fn cpu_time() -> Duration {
     use rustix::time::{ClockId, clock_gettime};
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
@@ -149,7 +111,7 @@ fn cpu_time() -> Duration {
 /// The time since the first call: safe code cannot ask Windows for the CPU time. On a busy machine, a rule may fail there that
 /// would pass elsewhere.
 #[cfg(not(unix))]
-fn cpu_time() -> Duration {
+pub(super) fn cpu_time() -> Duration {
     use std::{sync::LazyLock, time::Instant};
     static START: LazyLock<Instant> = LazyLock::new(Instant::now);
     START.elapsed()
@@ -165,7 +127,7 @@ const RULE_STACK_BYTES: usize = 32 * 1024 * 1024;
 
 /// Runs deep recursion on a new thread. A dozen levels of brackets would overflow the stack of a tokio thread, and so abort
 /// the process.
-fn on_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+pub(super) fn on_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().stack_size(RULE_STACK_BYTES).spawn_scoped(scope, work);
         thread.expect("a new thread").join().expect("no panic in the library")
@@ -173,7 +135,7 @@ fn on_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> T {
 }
 
 /// Compiles a rule of at most [`RULE_TOKENS_MAX`] tokens. Words inside string literals count as tokens, too.
-fn program(rule: &str) -> Result<Program, String> {
+pub(super) fn program(rule: &str) -> Result<Program, String> {
     let mut tokens = 0;
     let mut in_word = false;
     for c in rule.chars() {
@@ -184,7 +146,8 @@ fn program(rule: &str) -> Result<Program, String> {
     if tokens > RULE_TOKENS_MAX {
         return Err(format!("the rule has {tokens} tokens, at most {RULE_TOKENS_MAX} are evaluated here"));
     }
-    ENV.compile(rule).map_err(|error| error.to_string())
+    // As cel-go shows the place of an error.
+    ENV.compile(rule).map_err(|error| error.to_string().replace("\n| ", "\n | "))
 }
 
 fn collect_rules(
@@ -369,10 +332,7 @@ impl ValidationRule {
             Ok(_) => {}
             // A rule with a function that the library lacks fails. Skipping it would accept invalid objects.
             Err(ExecutionError::UndeclaredReference(name)) => {
-                return Some(fails(format!(
-                    "the embedded API server does not support `{name}` in CEL, evaluating rule: {}",
-                    self.rule
-                )));
+                return Some(fails(format!("{}, evaluating rule: {}", unsupported(&name), self.rule)));
             }
             Err(error) => {
                 return Some(fails(format!("{} evaluating rule: {}", short(&error), self.rule)));
@@ -399,6 +359,11 @@ impl ValidationRule {
     }
 }
 
+/// The error of a name that the library lacks.
+pub(super) fn unsupported(name: &str) -> String {
+    format!("the embedded API server does not support `{name}` in CEL")
+}
+
 /// `self` and `oldSelf`.
 struct Variables<'v> {
     object: &'v (dyn Val + 'v),
@@ -421,9 +386,9 @@ impl VariableResolver for Variables<'_> {
 }
 
 /// Converts a value to CEL, as its schema says. Without a type, integers are `int`s if possible: `self.size + 1`.
-fn in_cel<'v>(value: &'v Value, schema: &Value) -> Box<dyn Val + 'v> {
+pub(super) fn in_cel<'v>(value: &'v Value, schema: &Value) -> Box<dyn Val + 'v> {
     match value {
-        Value::Null => Box::new(CelNull),
+        Value::Null => Box::new(Absent),
         Value::Bool(one) => Box::new(CelBool::from(*one)),
         Value::Number(number) => match (number.as_i64(), number.as_u64()) {
             (Some(int), _) if schema["type"] != "number" => Box::new(CelInt::from(int)),
@@ -460,6 +425,59 @@ fn in_cel<'v>(value: &'v Value, schema: &Value) -> Box<dyn Val + 'v> {
     }
 }
 
+/// A null, of which `has` finds no field. That of the library has no `has`.
+#[derive(Clone, Copy, Debug)]
+struct Absent;
+
+impl Val for Absent {
+    fn get_type(&self) -> &Type {
+        &NULL_TYPE
+    }
+
+    fn cel_type() -> &'static Type {
+        &NULL_TYPE
+    }
+
+    fn equals(&self, other: &dyn Val) -> bool {
+        CelNull.equals(other)
+    }
+
+    fn as_indexer<'b, 'v>(&'b self) -> Option<&'b (dyn Indexer + 'v)>
+    where
+        Self: 'v,
+    {
+        Some(self)
+    }
+
+    fn as_any(&self) -> Option<&dyn Any> {
+        Some(&CelNull)
+    }
+
+    fn clone_as_boxed<'v>(&self) -> Box<dyn Val + 'v>
+    where
+        Self: 'v,
+    {
+        Box::new(Absent)
+    }
+}
+
+impl Indexer for Absent {
+    fn get<'b, 'v>(&'b self, field: &dyn Val) -> Result<CowVal<'b, 'v>, ExecutionError>
+    where
+        Self: 'v,
+    {
+        let name = field.downcast_ref::<CelString<'_>>().map_or("", |name| name.inner());
+        Err(ExecutionError::no_such_key(name))
+    }
+
+    fn steal<'v>(self: Box<Self>, field: &dyn Val) -> Result<Box<dyn Val + 'v>, ExecutionError>
+    where
+        Self: 'v,
+    {
+        self.get(field).map(CowVal::into_owned)
+    }
+}
+
 /// A string with a format that has its own type in CEL. `None` for a string that does not have the format.
 fn formatted(text: &str, format: &str) -> Option<Box<dyn Val>> {
     Some(match format {
@@ -475,7 +493,7 @@ fn formatted(text: &str, format: &str) -> Option<Box<dyn Val>> {
 }
 
 /// The words that CEL reserves.
-const RESERVED: &str = "as break const continue else false for function if import in let loop namespace null package return true var void while";
+pub(crate) const RESERVED: &str = "as break const continue else false for function if import in let loop namespace null package return true var void while";
 
 fn is_reserved(name: &str) -> bool {
     RESERVED.split(' ').any(|word| word == name)
@@ -494,7 +512,7 @@ fn escaped(name: &str) -> String {
 const SHORT_BYTES_MAX: usize = 500;
 
 /// The beginning of an error of the library, which may contain the whole object.
-fn short(error: &ExecutionError) -> String {
+pub(super) fn short(error: &ExecutionError) -> String {
     // As in Go.
     let mut text = error.to_string().replacen("No such key", "no such key", 1);
     if text.len() > SHORT_BYTES_MAX {

@@ -11,7 +11,7 @@ use std::{sync::Arc, time::Duration};
 use serde_json::Value;
 
 use crate::{
-    admission::{Admission, webhooks::Write},
+    admission::{Admission, matching::Write},
     kinds::{
         Kind,
         metadata::{finalizers, holds_nothing, is_terminating},

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use crate::{
-    admission::{Admission, plugins, webhooks::Write},
+    admission::{Admission, matching::Write, plugins},
     apply::managed_fields::{self, Force, Manager},
     kinds::{
         Kind, Part, Source, cluster_ip, crd,

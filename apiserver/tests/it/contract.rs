@@ -110,6 +110,7 @@ stories! {
     patching
     patterns
     pods
+    policies
     quotas
     reading
     refusing

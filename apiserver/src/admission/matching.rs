@@ -1,0 +1,198 @@
+//! Which writes a webhook or a policy is for: its rules, selectors and conditions; and how it sees the write.
+//!
+//! ```text
+//! rules: [{operations: [CREATE], apiGroups: [apps], apiVersions: [v1], resources: [deployments, deployments/scale]}]
+//! ```
+
+use std::{borrow::Cow, sync::Arc};
+
+use serde_json::{Value, json};
+
+use crate::{
+    admission::Admission,
+    kinds::{
+        Kind,
+        field_checks::{each, text},
+    },
+    schema::expressions::Activation,
+    selector::Labels,
+    status::StatusError,
+    storage::{Place, Storage},
+};
+
+/// The write that webhooks and policies are about. Its operation follows from its objects.
+#[derive(Clone, Copy)]
+pub(crate) struct Write<'w> {
+    pub(crate) kind: &'w Kind,
+    /// Null for a delete.
+    pub(crate) object: &'w Value,
+    /// Null for a create.
+    pub(crate) before: &'w Value,
+}
+
+impl<'w> Write<'w> {
+    pub(super) fn operation(&self) -> &'static str {
+        match (self.object, self.before) {
+            (Value::Null, _) => "DELETE",
+            (_, Value::Null) => "CREATE",
+            (_, _) => "UPDATE",
+        }
+    }
+
+    /// The object that has the name.
+    pub(super) fn some_object(self) -> &'w Value {
+        if self.object.is_null() { self.before } else { self.object }
+    }
+}
+
+impl Admission {
+    /// Whether the selectors of a webhook or a policy select a write.
+    pub(super) fn selects(&self, storage: &Storage, criteria: &Value, write: Write<'_>) -> bool {
+        let Write { object, before, .. } = write;
+        let selects = |selector: &Labels, object: &Value| {
+            selector.is_empty() || !object.is_null() && selector.matches(&object["metadata"]["labels"])
+        };
+        let selector = Labels::from_object(&criteria["objectSelector"]);
+        if !selects(&selector, object) && !selects(&selector, before) {
+            return false;
+        }
+        let (selector, namespace) =
+            (Labels::from_object(&criteria["namespaceSelector"]), self.namespace(write));
+        if selector.is_empty() || namespace.is_empty() {
+            return true;
+        }
+        if (&*self.path.plural, self.subresource()) == ("namespaces", "") && !object.is_null() {
+            return selects(&selector, object);
+        }
+        let stored = storage.get(&Place::new("namespaces", None, &namespace));
+        stored.map_or_else(|| selects(&selector, &json!({})), |namespace| selects(&selector, namespace))
+    }
+
+    /// The kind of the version of a write that rules match.
+    pub(super) fn matching(
+        &self,
+        storage: &Storage,
+        rules: &Value,
+        policy: &Value,
+        write: Write<'_>,
+    ) -> Option<Arc<Kind>> {
+        let mut versions: Vec<Arc<Kind>> = self.requested(storage).into_iter().collect();
+        if policy != "Exact" {
+            let stored_in = versions.first().map(|kind| kind.stored_in());
+            let groups: Vec<&str> = storage.kinds.groups().iter().map(String::as_str).collect();
+            let all = groups.into_iter().flat_map(|group| storage.kinds.in_group(group));
+            versions.extend(all.filter(|kind| Some(kind.stored_in()) == stored_in).cloned());
+        }
+        let matches = |version: &Arc<Kind>| each(rules).any(|rule| self.rule_matches(rule, version, write));
+        versions.into_iter().find(matches)
+    }
+
+    /// The kind of the resource of the request.
+    pub(super) fn requested(&self, storage: &Storage) -> Option<Arc<Kind>> {
+        storage.kinds.get(&self.path.group, &self.path.version, &self.path.plural).cloned()
+    }
+
+    fn rule_matches(&self, rule: &Value, version: &Kind, write: Write<'_>) -> bool {
+        let has = |list: &Value, wanted: &str| each(list).any(|one| one == "*" || one == wanted);
+        let is_namespace = version.group.is_empty() && version.plural == "namespaces";
+        let is_clusterwide = is_namespace || self.namespace(write).is_empty();
+        let is_in_scope = match text(&rule["scope"]) {
+            "Namespaced" => !is_clusterwide,
+            "Cluster" => is_clusterwide,
+            _ => true,
+        };
+        let (plural, subresource) = (&*version.plural, self.subresource());
+        is_in_scope
+            && has(&rule["operations"], write.operation())
+            && has(&rule["apiGroups"], &version.group)
+            && has(&rule["apiVersions"], &version.version)
+            && each(&rule["resources"]).any(|resource| {
+                let (of, sub) = text(resource).split_once('/').unwrap_or((text(resource), ""));
+                (of == "*" || of == plural) && (sub == "*" || sub == subresource)
+            })
+            && (rule["resourceNames"].is_null()
+                || each(&rule["resourceNames"]).any(|name| name == self.name(write)))
+    }
+
+    fn subresource(&self) -> &str {
+        self.path.subresource.as_deref().unwrap_or_default()
+    }
+
+    pub(super) fn name<'a>(&'a self, write: Write<'a>) -> &'a str {
+        self.path.name.as_deref().unwrap_or(text(&write.some_object()["metadata"]["name"]))
+    }
+
+    /// The namespace of a write. A Namespace counts as inside itself.
+    pub(super) fn namespace(&self, write: Write<'_>) -> String {
+        match (self.path.namespace.as_deref(), &*self.path.group, &*self.path.plural) {
+            (Some(namespace), ..) => namespace.to_owned(),
+            (None, "", "namespaces") => text(&write.some_object()["metadata"]["name"]).to_owned(),
+            (None, ..) => String::new(),
+        }
+    }
+
+    /// A Scale or an Eviction has one version.
+    fn is_sent_as_is(&self, version: &Kind, kind: &Kind) -> bool {
+        kind.plural != self.path.plural || kind.version == version.version
+    }
+
+    /// The object of a write and the object before it, in a version.
+    pub(super) fn shown<'w>(
+        &self,
+        version: &Kind,
+        write: Write<'w>,
+    ) -> Result<[Cow<'w, Value>; 2], StatusError> {
+        let shown = |object: &'w Value| match self.is_sent_as_is(version, write.kind) || object.is_null() {
+            true => Ok(Cow::Borrowed(object)),
+            false => version.view(object),
+        };
+        Ok([shown(write.object)?, shown(write.before)?])
+    }
+
+    /// The AdmissionRequest of a write, without its objects.
+    pub(super) fn request(&self, version: &Kind, write: Write<'_>) -> Value {
+        let (path, sub) = (&self.path, self.subresource());
+        let kind_of = |kind: &Kind| json!({"group": kind.group, "version": kind.version, "kind": kind.kind});
+        let mut request = self.request.clone();
+        request["kind"] = kind_of(if self.is_sent_as_is(version, write.kind) { write.kind } else { version });
+        request["requestKind"] = kind_of(write.kind);
+        request["resource"] =
+            json!({"group": version.group, "version": version.version, "resource": version.plural});
+        request["requestResource"] =
+            json!({"group": path.group, "version": path.version, "resource": path.plural});
+        request["operation"] = write.operation().into();
+        request["options"]["kind"] = match write.operation() {
+            "CREATE" => "CreateOptions".into(),
+            "UPDATE" => "UpdateOptions".into(),
+            _ => "DeleteOptions".into(),
+        };
+        let texts = [
+            ("subResource", sub),
+            ("requestSubResource", sub),
+            ("name", self.name(write)),
+            ("namespace", &self.namespace(write)),
+        ];
+        for (field, text) in texts.into_iter().filter(|(_, text)| !text.is_empty()) {
+            request[field] = text.into();
+        }
+        request
+    }
+}
+
+/// Whether all `matchConditions` of a webhook or a policy hold. Errors count as its `failurePolicy` says.
+pub(super) fn conditions_hold(of: &Value, activation: &Activation<'_>) -> Result<bool, String> {
+    let mut errors = Vec::new();
+    for condition in each(&of["matchConditions"]) {
+        match activation.evaluate(text(&condition["expression"])) {
+            Ok(Value::Bool(true)) => {}
+            Ok(_) => return Ok(false),
+            Err(why) => errors.push(why),
+        }
+    }
+    match &errors[..] {
+        [] => Ok(true),
+        _ if of["failurePolicy"] == "Ignore" => Ok(false),
+        [one] => Err(one.clone()),
+        all => Err(format!("[{}]", all.join(", "))),
+    }
+}
