@@ -7,6 +7,7 @@
 
 mod call;
 pub(crate) mod matching;
+mod mutations;
 pub(crate) mod plugins;
 pub(crate) mod policies;
 mod service_account;

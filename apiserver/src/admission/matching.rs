@@ -4,7 +4,7 @@
 //! rules: [{operations: [CREATE], apiGroups: [apps], apiVersions: [v1], resources: [deployments, deployments/scale]}]
 //! ```
 
-use std::{borrow::Cow, sync::Arc};
+use std::{borrow::Cow, collections::BTreeSet, sync::Arc};
 
 use serde_json::{Value, json};
 
@@ -14,7 +14,7 @@ use crate::{
         Kind,
         field_checks::{each, text},
     },
-    schema::expressions::Activation,
+    schema::{Nulls, expressions::Activation, prune_object},
     selector::Labels,
     status::StatusError,
     storage::{Place, Storage},
@@ -42,6 +42,62 @@ impl<'w> Write<'w> {
     /// The object that has the name.
     pub(super) fn some_object(self) -> &'w Value {
         if self.object.is_null() { self.before } else { self.object }
+    }
+
+    /// Checks an object that a webhook or a policy has changed, and converts it to the version of the write. The fields that are
+    /// unknown.
+    pub(super) fn take(self, object: &mut Value) -> Result<Vec<String>, StatusError> {
+        self.kind.check_types(object).map_err(|why| StatusError::went_wrong(&why))?;
+        if object["apiVersion"] != self.object["apiVersion"] {
+            self.kind.convert(object)?;
+        }
+        let mut unknown = Vec::new();
+        // Unknown fields of a custom resource stay until it is stored.
+        if !self.kind.is_custom() {
+            unknown = prune_object(object, self.kind.schema());
+            self.kind.normalize(object);
+        }
+        self.kind.set_defaults(object, Nulls::Dropped);
+        Ok(unknown)
+    }
+}
+
+/// Which policies, or which webhooks, are invoked again in the second round. One that was not invoked in the first round is not.
+#[derive(Default)]
+pub(super) struct Reinvocation {
+    /// Whether the object has changed in any round.
+    pub(super) changed: bool,
+    /// The object after the first round.
+    output: Option<Value>,
+    /// Invoked since the last change, and asking to be invoked again.
+    invoked: BTreeSet<String>,
+    again: BTreeSet<String>,
+}
+
+impl Reinvocation {
+    pub(super) fn begin(&mut self, object: &Value) {
+        if self.output.as_ref().is_some_and(|output| output != object) {
+            self.again.append(&mut self.invoked);
+        }
+    }
+
+    pub(super) fn skips(&self, id: &str) -> bool {
+        self.output.is_some() && !self.again.contains(id)
+    }
+
+    pub(super) fn change(&mut self) {
+        self.changed = true;
+        self.again.append(&mut self.invoked);
+    }
+
+    pub(super) fn invoked(&mut self, id: String, policy: &Value) {
+        if policy == "IfNeeded" {
+            self.invoked.insert(id);
+        }
+    }
+
+    pub(super) fn end(&mut self, object: &Value) {
+        self.output = Some(object.clone());
     }
 }
 
@@ -136,6 +192,11 @@ impl Admission {
         kind.plural != self.path.plural || kind.version == version.version
     }
 
+    /// The kind of the objects that are shown in a version.
+    pub(super) fn shown_kind<'k>(&self, version: &'k Kind, kind: &'k Kind) -> &'k Kind {
+        if self.is_sent_as_is(version, kind) { kind } else { version }
+    }
+
     /// The object of a write and the object before it, in a version.
     pub(super) fn shown<'w>(
         &self,
@@ -154,7 +215,7 @@ impl Admission {
         let (path, sub) = (&self.path, self.subresource());
         let kind_of = |kind: &Kind| json!({"group": kind.group, "version": kind.version, "kind": kind.kind});
         let mut request = self.request.clone();
-        request["kind"] = kind_of(if self.is_sent_as_is(version, write.kind) { write.kind } else { version });
+        request["kind"] = kind_of(self.shown_kind(version, write.kind));
         request["requestKind"] = kind_of(write.kind);
         request["resource"] =
             json!({"group": version.group, "version": version.version, "resource": version.plural});

@@ -33,20 +33,26 @@ const VALIDATING: [&str; 2] = [
 /// Longest result of a `messageExpression` that is shown.
 const MESSAGE_BYTES_MAX: usize = 5 * 1024;
 
+pub(super) const MUTATING: [&str; 2] = [
+    "mutatingadmissionpolicies.admissionregistration.k8s.io",
+    "mutatingadmissionpolicybindings.admissionregistration.k8s.io",
+];
+
 /// Whether there is any binding of a policy.
 pub(crate) fn are_bound(storage: &Storage) -> bool {
-    storage.collection(VALIDATING[1]).is_some_and(|bindings| !bindings.objects.is_empty())
+    let mut bindings = [VALIDATING[1], MUTATING[1]].into_iter().filter_map(|name| storage.collection(name));
+    bindings.any(|bindings| !bindings.objects.is_empty())
 }
 
 /// A policy that a write has to follow.
-struct BoundPolicy<'s> {
-    policy: &'s Value,
+pub(super) struct BoundPolicy<'s> {
+    pub(super) policy: &'s Value,
     /// `None` if the policy has a wrong configuration.
-    binding: Option<&'s Value>,
+    pub(super) binding: Option<&'s Value>,
     /// In whose version the policy gets the objects of the write.
-    version: Arc<Kind>,
+    pub(super) version: Arc<Kind>,
     /// The params to evaluate it with, one after the other; null is no param. Or why there are none.
-    params: Result<Vec<Cow<'s, Value>>, String>,
+    pub(super) params: Result<Vec<Cow<'s, Value>>, String>,
 }
 
 /// Why a policy denies a write.
@@ -85,7 +91,7 @@ impl Admission {
     }
 
     /// The policies that match a write, each with a binding that matches.
-    fn bound<'s>(
+    pub(super) fn bound<'s>(
         &self,
         storage: &'s Storage,
         [policies, bindings]: [&str; 2],
@@ -170,29 +176,17 @@ impl Admission {
                 return Ok(all);
             }
         };
-        let [object, before] = self.shown(&bound.version, write)?;
-        let request = self.request(&bound.version, write);
-        let namespace = self.namespace_object(storage, write);
+        let inputs = self.inputs(storage, &bound.version, write)?;
         for param in params {
-            let mut values = [
-                ("object", &*object),
-                ("oldObject", &*before),
-                ("request", &request),
-                ("params", &**param),
-                ("namespaceObject", &Value::Null),
-            ];
-            if !spec["matchConditions"].is_null() {
-                match conditions_hold(spec, &Activation::new(&values, &Value::Null)) {
-                    Ok(true) => {}
-                    Ok(false) => continue,
-                    Err(why) => {
-                        fail(&mut all, why);
-                        continue;
-                    }
+            match inputs.match_conditions(spec, param) {
+                Ok(true) => {}
+                Ok(false) => continue,
+                Err(why) => {
+                    fail(&mut all, why);
+                    continue;
                 }
             }
-            values[4].1 = &namespace;
-            let activation = Activation::new(&values, &spec["variables"]);
+            let activation = inputs.activation(spec, param);
             for validation in each(&spec["validations"]) {
                 match activation.evaluate(text(&validation["expression"])) {
                     Ok(Value::Bool(true)) => {}
@@ -205,6 +199,18 @@ impl Admission {
             }
         }
         Ok(all)
+    }
+
+    /// What the expressions of a policy get of a write.
+    pub(super) fn inputs<'w>(
+        &self,
+        storage: &Storage,
+        version: &Kind,
+        write: Write<'w>,
+    ) -> Result<Inputs<'w>, StatusError> {
+        let [object, before] = self.shown(version, write)?;
+        let (request, namespace) = (self.request(version, write), self.namespace_object(storage, write));
+        Ok(Inputs { object, before, request, namespace })
     }
 
     /// The Namespace of a write, as `namespaceObject`.
@@ -221,15 +227,21 @@ impl Admission {
         namespace
     }
 
-    /// The error of a write that a policy denies.
-    fn denied(&self, write: Write<'_>, why: &str, reason: &str) -> StatusError {
+    /// The details of the error of a write that policies deny.
+    pub(super) fn details<'m>(&self, write: Write<'_>, messages: impl Iterator<Item = &'m str>) -> Value {
         let metadata = &write.some_object()["metadata"];
         let mut names = [self.name(write), text(&metadata["generateName"]), "Unknown"].into_iter();
         let name = names.find(|name| !name.is_empty()).unwrap_or_default();
-        let (group, plural) = (&*self.path.group, &*self.path.plural);
-        let mut details = details(name, group, plural);
-        details["causes"] = json!([{"message": why}]);
-        let message = format!("{} \"{name}\" is forbidden: {why}", qualified(plural, group));
+        let mut details = details(name, &self.path.group, &self.path.plural);
+        details["causes"] = messages.map(|message| json!({"message": message})).collect();
+        details
+    }
+
+    /// The error of a write that a policy denies.
+    fn denied(&self, write: Write<'_>, why: &str, reason: &str) -> StatusError {
+        let details = self.details(write, std::iter::once(why));
+        let resource = qualified(&self.path.plural, &self.path.group);
+        let message = format!("{resource} {} is forbidden: {why}", details["name"]);
         let code = match reason {
             "Unauthorized" => 401,
             "Forbidden" => 403,
@@ -237,6 +249,39 @@ impl Admission {
             _ => 422,
         };
         StatusError::new(code, reason, message, Some(details))
+    }
+}
+
+/// What the expressions of a policy get of a write.
+pub(super) struct Inputs<'w> {
+    pub(super) object: Cow<'w, Value>,
+    before: Cow<'w, Value>,
+    request: Value,
+    namespace: Value,
+}
+
+impl Inputs<'_> {
+    fn values<'i>(&'i self, param: &'i Value, namespace: &'i Value) -> [(&'static str, &'i Value); 5] {
+        [
+            ("object", &*self.object),
+            ("oldObject", &*self.before),
+            ("request", &self.request),
+            ("params", param),
+            ("namespaceObject", namespace),
+        ]
+    }
+
+    /// Whether the `matchConditions` of a policy hold. They get no Namespace.
+    pub(super) fn match_conditions(&self, spec: &Value, param: &Value) -> Result<bool, String> {
+        if spec["matchConditions"].is_null() {
+            return Ok(true);
+        }
+        conditions_hold(spec, &Activation::new(&self.values(param, &Value::Null), &Value::Null))
+    }
+
+    /// The variables of the other expressions of a policy.
+    pub(super) fn activation<'i>(&'i self, spec: &'i Value, param: &'i Value) -> Activation<'i> {
+        Activation::new(&self.values(param, &self.namespace), &spec["variables"])
     }
 }
 

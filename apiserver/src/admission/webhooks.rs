@@ -6,7 +6,7 @@
 //!
 //! As in apiserver/pkg/admission/plugin/webhook.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::sync::Arc;
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ use crate::{
     admission::{
         Admission,
         call::Call,
-        matching::{Write, conditions_hold},
+        matching::{Reinvocation, Write, conditions_hold},
         waits,
     },
     apply::json_patch,
@@ -23,7 +23,7 @@ use crate::{
         Kind,
         field_checks::{each, text},
     },
-    schema::{Nulls, decode::must_be_map, expressions::Activation, prune_object},
+    schema::{decode::must_be_map, expressions::Activation},
     status::StatusError,
     storage::Storage,
     webhook_client::Address,
@@ -50,7 +50,8 @@ fn configured(storage: &Storage, collection: &str) -> Vec<(String, Value)> {
 }
 
 impl Admission {
-    /// Calls the webhooks that may change an object, one after the other. True if one has changed it.
+    /// Lets policies change an object, and then the webhooks that may do so, one after the other. After a change, those that ask for it
+    /// are invoked again. False if nothing has changed.
     pub(crate) fn mutate(
         &mut self,
         storage: &Storage,
@@ -58,30 +59,43 @@ impl Admission {
         object: &mut Value,
         before: &Value,
     ) -> Result<bool, StatusError> {
-        let (mut changed, mut called, mut again) = (false, BTreeSet::new(), BTreeSet::new());
-        for round in 0..2 {
-            for (id, webhook) in configured(storage, MUTATING) {
-                let write = Write { kind, object, before };
-                let Some(version) = self.version_for(storage, &webhook, write)? else { continue };
-                // A webhook that was not called in the first round is not called in the second.
-                if round == 1 && !again.contains(&id) {
-                    continue;
-                }
-                let patched = self.patched(storage, &webhook, &version, write)?;
-                if let Some(patched) = patched.filter(|patched| *patched != *object) {
-                    *object = patched;
-                    changed = true;
-                    again.append(&mut called);
-                }
-                if webhook["reinvocationPolicy"] == "IfNeeded" {
-                    called.insert(id);
-                }
-            }
-            if !changed {
-                break;
+        let (mut policies, mut webhooks) = (Reinvocation::default(), Reinvocation::default());
+        for _ in 0..2 {
+            policies.begin(object);
+            self.apply_policies(storage, kind, object, before, &mut policies)?;
+            policies.end(object);
+            webhooks.begin(object);
+            self.call_mutating(storage, kind, object, before, &mut webhooks)?;
+            webhooks.end(object);
+            if !policies.changed && !webhooks.changed {
+                return Ok(false);
             }
         }
-        Ok(changed)
+        Ok(true)
+    }
+
+    fn call_mutating(
+        &mut self,
+        storage: &Storage,
+        kind: &Kind,
+        object: &mut Value,
+        before: &Value,
+        reinvocation: &mut Reinvocation,
+    ) -> Result<(), StatusError> {
+        for (id, webhook) in configured(storage, MUTATING) {
+            let write = Write { kind, object, before };
+            let Some(version) = self.version_for(storage, &webhook, write)? else { continue };
+            if reinvocation.skips(&id) {
+                continue;
+            }
+            let patched = self.patched(storage, &webhook, &version, write)?;
+            if let Some(patched) = patched.filter(|patched| *patched != *object) {
+                *object = patched;
+                reinvocation.change();
+            }
+            reinvocation.invoked(id, &webhook["reinvocationPolicy"]);
+        }
+        Ok(())
     }
 
     /// Evaluates the policies that accept or refuse an object, and then calls the webhooks that do so, all at the same time.
@@ -214,23 +228,15 @@ impl Admission {
         }
         let [object, _] = self.shown(version, write)?;
         let mut object = object.into_owned();
-        json_patch::apply(&operations, &mut object).map_err(|why| StatusError::went_wrong(&why))?;
+        json_patch::apply(&operations, &mut object)
+            .map_err(|why| StatusError::went_wrong(&why.to_string()))?;
         if !object.is_object() {
             // The words of the Go library.
             return Err(StatusError::went_wrong(
                 "replace operation value must be object or array: %!w(<nil>)",
             ));
         }
-        write.kind.check_types(&object).map_err(|why| StatusError::went_wrong(&why))?;
-        if object["apiVersion"] != write.object["apiVersion"] {
-            write.kind.convert(&mut object)?;
-        }
-        // Unknown fields of a custom resource stay until it is stored.
-        if !write.kind.is_custom() {
-            prune_object(&mut object, write.kind.schema());
-            write.kind.normalize(&mut object);
-        }
-        write.kind.set_defaults(&mut object, Nulls::Dropped);
+        write.take(&mut object)?;
         Ok(Some(object))
     }
 }

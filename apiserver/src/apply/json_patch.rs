@@ -4,7 +4,9 @@
 //! [{"op": "add", "path": "/metadata/labels/app", "value": "web"}]
 //! ```
 
-use json_patch::{AddOperation, PatchOperation, ReplaceOperation};
+use std::fmt;
+
+use json_patch::{AddOperation, PatchErrorKind, PatchOperation, ReplaceOperation};
 use serde_json::Value;
 
 use crate::json::size_and_depth;
@@ -25,14 +27,39 @@ pub(crate) fn decode(mut operations: Vec<Value>) -> serde_json::Result<Vec<Patch
     serde_json::from_value(operations.into())
 }
 
+/// Why a patch cannot be applied.
+pub(crate) enum PatchFailure {
+    /// A test does not hold.
+    Test(String),
+    Other(String),
+}
+
+impl fmt::Display for PatchFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PatchFailure::Test(why) | PatchFailure::Other(why) => f.write_str(why),
+        }
+    }
+}
+
 /// Applies all operations, or fails.
-pub(crate) fn apply(operations: &[PatchOperation], object: &mut Value) -> Result<(), String> {
+pub(crate) fn apply(operations: &[PatchOperation], object: &mut Value) -> Result<(), PatchFailure> {
     for operation in operations {
-        apply_operation(object, operation.clone()).map_err(|error| error.to_string())?;
+        apply_operation(object, operation.clone()).map_err(|error| match (operation, &error.kind) {
+            (PatchOperation::Test(_), _) => PatchFailure::Test(error.to_string()),
+            (PatchOperation::Remove(_), PatchErrorKind::InvalidPointer) => {
+                // The words of the Go library.
+                let path = error.path.as_str();
+                let why =
+                    format!("remove operation does not apply: doc is missing path: {path:?}: missing value");
+                PatchFailure::Other(why)
+            }
+            _ => PatchFailure::Other(error.to_string()),
+        })?;
         // A copy can double the size and the depth, so thirty copies could fill the memory.
         let (bytes, depth) = size_and_depth(object);
         if bytes > PATCHED_BYTES_MAX || depth > LEVELS_MAX {
-            return Err("the object becomes too large".to_owned());
+            return Err(PatchFailure::Other("the object becomes too large".to_owned()));
         }
     }
     Ok(())

@@ -258,6 +258,35 @@ impl<'a> TypeRef<'a> {
         difference
     }
 
+    /// The paths in a value of lists and maps that are only set as a whole: `.spec.containers[0].args`.
+    pub(crate) fn atomics(self, value: &Value) -> Vec<String> {
+        let mut all = Vec::new();
+        let mut add =
+            |at: String, below: Vec<String>| all.extend(below.iter().map(|path| format!("{at}{path}")));
+        match value {
+            Value::Object(map) => {
+                if self.is_atomic_map() {
+                    add(String::new(), vec![String::new()]);
+                }
+                for (name, value) in map {
+                    if let Child::Field(field) = self.child(name) {
+                        add(format!(".{name}"), field.atomics(value));
+                    }
+                }
+            }
+            Value::Array(items) => {
+                if matches!(self.list(), ListType::Atomic) {
+                    add(String::new(), vec![String::new()]);
+                }
+                for (index, item) in items.iter().enumerate() {
+                    add(format!("[{index}]"), self.item().atomics(item));
+                }
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+        }
+        all
+    }
+
     /// Merges an applied value into the live one.
     pub(crate) fn merge(self, live: &Value, applied: &Value) -> Value {
         match (self.atom(live), self.atom(applied)) {

@@ -1,4 +1,4 @@
-//! Writes that ask webhooks: each is attempted again when another webhook has answered.
+//! Writes that follow policies and ask webhooks: each is attempted again when another webhook has answered.
 
 use http::Method;
 use serde_json::{Value, json};

@@ -15,7 +15,10 @@ use crate::{
         webhook_configurations::{conditions_errors, rule_errors},
     },
     names::{causes, dns_1035_errors, path_segment_errors, qualified_name_errors, subdomain_errors},
-    schema::expressions::{self, ALWAYS, Names, RESERVED, Wanted},
+    schema::{
+        cel::RESERVED,
+        expressions::{self, ALWAYS, Names, Wanted},
+    },
     status::Cause,
 };
 
@@ -32,7 +35,7 @@ pub(crate) fn validating(object: &Value, _before: Option<&Value>) -> Vec<Cause> 
     let values = values(spec);
     let composed = variables_errors(&mut all, spec, &values);
     let composed = Some(&*composed).filter(|composed| !composed.is_empty());
-    let names = Names { values: &values, composed };
+    let names = Names { values: &values, composed, constructs: false };
     let annotations = "auditAnnotations";
     if [&spec["validations"], &spec[annotations]].iter().all(|list| each(list).next().is_none()) {
         for field in ["validations", annotations] {
@@ -58,6 +61,60 @@ pub(crate) fn validating(object: &Value, _before: Option<&Value>) -> Vec<Cause> 
     all
 }
 
+/// The errors of a MutatingAdmissionPolicy.
+pub(crate) fn mutating(object: &Value, _before: Option<&Value>) -> Vec<Cause> {
+    let (mut all, spec) = (Vec::new(), &object["spec"]);
+    policy_errors(&mut all, spec);
+    for rule in each(&spec["matchConstraints"]["resourceRules"]) {
+        for operation in each(&rule["operations"]) {
+            let field = "spec.matchConstraints.resourceRules.operations".to_owned();
+            not_one_of(&mut all, field, operation, &["*", "CONNECT", "CREATE", "UPDATE"]);
+        }
+    }
+    let values = values(spec);
+    let composed = variables_errors(&mut all, spec, &values);
+    let names = Names { values: &values, composed: Some(&composed), constructs: true };
+    if each(&spec["mutations"]).next().is_none() {
+        all.push(Cause::required("spec.mutations", "mutations must contain at least one item"));
+    }
+    for (index, mutation) in each(&spec["mutations"]).enumerate() {
+        mutation_errors(&mut all, mutation, names, &format!("spec.mutations[{index}]"));
+    }
+    let policy = &spec["reinvocationPolicy"];
+    if text(policy).is_empty() {
+        all.push(Cause::required("spec.reinvocationPolicy", ""));
+    } else {
+        not_one_of(&mut all, "spec.reinvocationPolicy".to_owned(), policy, &["IfNeeded", "Never"]);
+    }
+    all
+}
+
+fn mutation_errors(all: &mut Vec<Cause>, mutation: &Value, names: Names<'_>, at: &str) {
+    let (patch, configuration) = ("jsonPatch", "applyConfiguration");
+    let (wanted, is, other) = match text(&mutation["patchType"]) {
+        "" => return all.push(Cause::required(format!("{at}.patchType"), "")),
+        "JSONPatch" => (Wanted::Patches, patch, configuration),
+        "ApplyConfiguration" => (Wanted::Object, configuration, patch),
+        _ => {
+            let known = ["ApplyConfiguration", "JSONPatch"];
+            return not_one_of(all, format!("{at}.patchType"), &mutation["patchType"], &known);
+        }
+    };
+    let when = format!("when patchType is {}", text(&mutation["patchType"]));
+    let (field, expression) = (format!("{at}.{is}.expression"), text(&mutation[is]["expression"]).trim());
+    if mutation[is].is_null() {
+        all.push(Cause::required(format!("{at}.{is}"), &format!("must be specified {when}")));
+    } else if expression.is_empty() {
+        all.push(Cause::required(field, ""));
+    } else {
+        expression_errors(all, expression, names, wanted, &field);
+    }
+    if !mutation[other].is_null() {
+        let (field, shown) = (format!("{at}.{other}"), format!("{{{other}}}"));
+        all.push(Cause::invalid(field, &shown.into(), &format!("must not be specified {when}")));
+    }
+}
+
 /// The errors that both kinds of policies can have.
 fn policy_errors(all: &mut Vec<Cause>, spec: &Value) {
     not_one_of(all, "spec.failurePolicy".to_owned(), &spec["failurePolicy"], &["Fail", "Ignore"]);
@@ -73,7 +130,7 @@ fn policy_errors(all: &mut Vec<Cause>, spec: &Value) {
             all.push(Cause::required(format!("{at}.resourceRules"), ""));
         }
     }
-    let names = Names { values: &values(spec), composed: None };
+    let names = Names { values: &values(spec), composed: None, constructs: false };
     conditions_errors(all, &spec["matchConditions"], names, "spec.matchConditions");
 }
 
@@ -157,7 +214,7 @@ fn variables_errors<'s>(all: &mut Vec<Cause>, spec: &'s Value, values: &[&str]) 
             all.push(Cause::required(format!("{at}.expression"), "expression is not specified"));
             continue;
         }
-        let names = Names { values, composed: Some(&composed) };
+        let names = Names { values, composed: Some(&composed), constructs: false };
         expression_errors(all, expression, names, Wanted::Any, &format!("{at}.expression"));
         composed.push(name);
     }

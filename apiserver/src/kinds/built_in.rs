@@ -646,7 +646,9 @@ pub(crate) const BUILT_IN: &[BuiltIn] = &[
         group: ADMISSION,
         plural: "mutatingadmissionpolicies",
         kind: "MutatingAdmissionPolicy",
-        lacks: "not evaluated",
+        lacks: "controllers' writes follow none",
+        by_schema: false,
+        validate: admission_policies::mutating,
         columns: stored_columns::MUTATING_POLICY,
         filled: POLICY,
         ..EXTENSION
@@ -655,7 +657,9 @@ pub(crate) const BUILT_IN: &[BuiltIn] = &[
         group: ADMISSION,
         plural: "mutatingadmissionpolicybindings",
         kind: "MutatingAdmissionPolicyBinding",
-        lacks: "not evaluated",
+        lacks: "controllers' writes follow none",
+        by_schema: false,
+        validate: admission_policies::binding,
         columns: stored_columns::POLICY_BINDING,
         filled: BINDING,
         ..EXTENSION

@@ -80,7 +80,7 @@ fn webhook_errors(all: &mut Vec<Cause>, webhook: &Value, at: &str) {
         not_one_of(all, format!("{at}.reinvocationPolicy"), policy, &["IfNeeded", "Never"]);
     }
     client_errors(all, &webhook["clientConfig"], &format!("{at}.clientConfig"));
-    let names = Names { values: &[&ALWAYS[..], &["authorizer"]].concat(), composed: None };
+    let names = Names { values: &[&ALWAYS[..], &["authorizer"]].concat(), composed: None, constructs: false };
     conditions_errors(all, &webhook["matchConditions"], names, &format!("{at}.matchConditions"));
 }
 

@@ -42,13 +42,15 @@ use crate::{
 };
 
 /// The functions of the crate `cel`; kube-apiserver has more. Created once, because that is slow.
-pub(super) static ENV: LazyLock<Arc<Env>> = LazyLock::new(|| {
+pub(super) static ENV: LazyLock<Arc<Env>> = LazyLock::new(|| Arc::new(new_env()));
+
+pub(super) fn new_env() -> Env {
     let mut env = Env::stdlib();
     extensions::strings(&mut env)
         .and_then(|()| extensions::lists(&mut env))
         .expect("no function is declared twice");
-    Arc::new(env)
-});
+    env
+}
 
 /// Longest evaluation of all rules of one object, in CPU time: on a busy machine, the same rules may take much longer. Other requests
 /// wait for it.

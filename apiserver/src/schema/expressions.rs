@@ -9,23 +9,26 @@
 //! are refused, and a result that obviously has another type.
 
 use std::{
-    collections::HashMap,
+    borrow::Cow,
+    collections::{BTreeMap, HashMap},
     sync::{Arc, Mutex, OnceLock, PoisonError},
     time::Duration,
 };
 
 use cel::{
-    Context, ExecutionError, Program,
+    Context, Env, ExecutionError, Program, StructType,
     common::{
-        ast::{EntryExpr, Expr, IdedExpr, LiteralValue, operators},
+        ast::{ComprehensionExpr, EntryExpr, Expr, IdedExpr, LiteralValue, MapExpr, StructExpr, operators},
+        types::{CelOptional, CelString, CelStruct, STRING_TYPE, Type},
         value::{CowVal, Val},
     },
     context::VariableResolver,
 };
 use serde_json::Value;
 
-pub(crate) use crate::schema::cel::RESERVED;
-use crate::schema::cel::{ENV, TIME_MAX, cpu_time, in_cel, on_large_stack, program, short, unsupported};
+use crate::schema::cel::{
+    ENV, TIME_MAX, cpu_time, in_cel, new_env, on_large_stack, program, short, unsupported,
+};
 
 /// The variables that each expression of admission has.
 pub(crate) const ALWAYS: [&str; 4] = ["object", "oldObject", "request", "namespaceObject"];
@@ -68,15 +71,30 @@ impl<'v> Activation<'v> {
     /// The result of an expression, in JSON.
     pub(crate) fn evaluate(&self, expression: &str) -> Result<Value, String> {
         on_large_stack(|| {
-            let run = Evaluation {
-                activation: self,
-                deadline: cpu_time() + TIME_MAX,
-                failure: Mutex::new(String::new()),
-            };
-            let result = run.execute(expression);
-            let result = result.and_then(|value| value.json().map_err(|error| error.to_string()));
-            result.map_err(|why| format!("expression '{expression}' resulted in error: {why}"))
+            let value = self.run(expression, &ENV)?;
+            value.json().map_err(|error| error.to_string())
         })
+    }
+
+    /// The result of an expression of a mutation, in JSON: an `Object{…}`, or a list of `JSONPatch{…}`.
+    pub(crate) fn construct(&self, expression: &str) -> Result<Value, String> {
+        on_large_stack(|| {
+            let mut env = new_env();
+            declare_types(program(expression)?.expression(), &mut env);
+            env.add_overload("jsonpatch.escapeKey", "jsonpatch_escape_key", vec![STRING_TYPE], |args| {
+                let key = args[0].downcast_ref::<CelString<'_>>().map_or("", |key| key.inner());
+                Ok(CowVal::owned(CelString::from(key.replace('~', "~0").replace('/', "~1"))))
+            })
+            .expect("a new function");
+            let value = self.run(expression, &Arc::new(env))?;
+            constructed(&value, Some("Object")).map_err(|why| format!("type mismatch: {why}"))
+        })
+    }
+
+    fn run(&self, expression: &str, env: &Arc<Env>) -> Result<cel::Value, String> {
+        let (deadline, failure) = (cpu_time() + TIME_MAX, Mutex::new(String::new()));
+        let result = Evaluation { activation: self, deadline, failure }.execute(expression, env);
+        result.map_err(|why| format!("expression '{expression}' resulted in error: {why}"))
     }
 }
 
@@ -89,9 +107,9 @@ struct Evaluation<'s, 'v> {
 }
 
 impl Evaluation<'_, '_> {
-    fn execute(&self, expression: &str) -> Result<cel::Value, String> {
+    fn execute(&self, expression: &str, env: &Arc<Env>) -> Result<cel::Value, String> {
         let program = program(expression)?;
-        let mut context = Context::with_env(Arc::clone(&ENV));
+        let mut context = Context::with_env(Arc::clone(env));
         context.set_variable_resolver(self);
         program.execute(&context).map_err(|error| match error {
             _ if cpu_time() > self.deadline => "operation cancelled: actual cost limit exceeded".to_owned(),
@@ -106,7 +124,7 @@ impl Evaluation<'_, '_> {
     fn composed<'b>(&'b self, name: &str) -> Option<&'b dyn Val> {
         let composed = self.activation.composed.get(name)?;
         let result = composed.result.get_or_init(|| {
-            let value = self.execute(composed.expression)?;
+            let value = self.execute(composed.expression, &ENV)?;
             Box::<dyn Val>::try_from(value).map_err(|error| short(&error))
         });
         match result {
@@ -133,12 +151,85 @@ impl VariableResolver for Evaluation<'_, '_> {
     }
 }
 
+/// The type of the objects of a name, such as `Object.spec`, with any fields.
+struct Constructed(Type);
+
+impl StructType for Constructed {
+    fn get_type(&self) -> &Type {
+        &self.0
+    }
+
+    fn new_value<'v>(
+        &self,
+        fields: BTreeMap<String, CowVal<'_, 'v>>,
+    ) -> Result<Box<dyn Val + 'v>, ExecutionError> {
+        let mut object = CelStruct::new(self.0.name().to_owned());
+        for (name, value) in fields {
+            // `Object{?spec: …}` has an optional value.
+            let given = match value.downcast_ref::<CelOptional<'_>>() {
+                Some(optional) => optional.option().map(|value| CowVal::Owned(value.clone_as_boxed())),
+                None => Some(value),
+            };
+            given.into_iter().for_each(|value| object.add_field_value(name.clone(), value));
+        }
+        Ok(Box::new(object))
+    }
+}
+
+/// Declares the types of the objects that an expression constructs.
+fn declare_types(at: &IdedExpr, env: &mut Env) {
+    if let Expr::Struct(object) = &at.expr
+        && is_constructed(&object.type_name)
+    {
+        // An error: it is declared already.
+        let _ = env.add_type(Constructed(Type::new_struct(object.type_name.clone())));
+    }
+    parts(at).into_iter().for_each(|part| declare_types(part, env));
+}
+
+fn is_constructed(name: &str) -> bool {
+    name == "JSONPatch" || name == "Object" || name.starts_with("Object.")
+}
+
+/// A value with constructed objects, in JSON. Below an object, the names of types must be those of the fields.
+fn constructed(value: &cel::Value, at: Option<&str>) -> Result<Value, String> {
+    match value {
+        cel::Value::Struct(object) => {
+            let name = object.name();
+            let at = if name == "JSONPatch" { None } else { at };
+            if let Some(at) = at.filter(|at| *at != name) {
+                let why = "which matches field name path from root Object type";
+                return Err(format!("unexpected type name {name:?}, expected {at:?}, {why}"));
+            }
+            let mut fields = serde_json::Map::new();
+            for (field, value) in object.field_values() {
+                let value = cel::Value::try_from(&*value).map_err(|error| short(&error))?;
+                let at = at.map(|at| format!("{at}.{field}"));
+                // The value of a JSONPatch begins a path.
+                let at = match &value {
+                    cel::Value::Struct(inner) => at.or_else(|| Some(inner.name().to_owned())),
+                    _ => at,
+                };
+                fields.insert(field, constructed(&value, at.as_deref())?);
+            }
+            Ok(fields.into())
+        }
+        cel::Value::List(items) => items.iter().map(|item| constructed(item, at)).collect(),
+        cel::Value::Map(map) => {
+            map.map.iter().map(|(key, value)| Ok((key.to_string(), constructed(value, at)?))).collect()
+        }
+        other => other.json().map_err(|error| error.to_string()),
+    }
+}
+
 /// The names that an expression may use.
 #[derive(Clone, Copy)]
 pub(crate) struct Names<'n> {
     pub(crate) values: &'n [&'n str],
     /// The variables of the policy that come before the expression. `None` if it can use no `variables`.
     pub(crate) composed: Option<&'n [&'n str]>,
+    /// Whether it can construct objects.
+    pub(crate) constructs: bool,
 }
 
 /// The type that the result of an expression must have.
@@ -148,6 +239,8 @@ pub(crate) enum Wanted {
     Bool,
     Text,
     TextOrNull,
+    Object,
+    Patches,
 }
 
 /// Checks that an expression can be compiled.
@@ -167,9 +260,11 @@ pub(crate) fn check(expression: &str, names: Names<'_>, wanted: Wanted) -> Resul
             Wanted::Bool => (["bool"].as_slice(), "bool"),
             Wanted::Text => (["string"].as_slice(), "string"),
             Wanted::TextOrNull => (["string", "null_type"].as_slice(), "one of [string null_type]"),
+            Wanted::Object => (["Object"].as_slice(), "Object"),
+            Wanted::Patches => (["list(JSONPatch)"].as_slice(), "list(JSONPatch)"),
         };
         match is {
-            Some(is) if !types.contains(&is) => Err(format!("must evaluate to {shown} but got {is}")),
+            Some(is) if !types.contains(&&*is) => Err(format!("must evaluate to {shown} but got {is}")),
             Some(_) | None => Ok(()),
         }
     })
@@ -228,27 +323,50 @@ fn find_unknown<'e>(
             }
             bound.truncate(before);
         }
-        Expr::List(list) => list.elements.iter().for_each(|item| find_unknown(item, names, bound, unknown)),
-        Expr::Map(cel::common::ast::MapExpr { entries })
-        | Expr::Struct(cel::common::ast::StructExpr { entries, .. }) => {
-            for entry in entries {
-                match &entry.expr {
-                    EntryExpr::StructField(field) => find_unknown(&field.value, names, bound, unknown),
-                    EntryExpr::MapEntry(entry) => {
-                        find_unknown(&entry.key, names, bound, unknown);
-                        find_unknown(&entry.value, names, bound, unknown);
-                    }
-                }
-            }
+        Expr::Struct(object) if !names.constructs || !is_constructed(&object.type_name) => {
+            unknown.push((at.id, undeclared(&object.type_name)));
         }
-        Expr::Literal(_) | Expr::Unspecified => {}
+        Expr::List(_) | Expr::Map(_) | Expr::Struct(_) | Expr::Literal(_) | Expr::Unspecified => {
+            parts(at).into_iter().for_each(|part| find_unknown(part, names, bound, unknown));
+        }
     }
 }
 
+/// The expressions in an expression.
+fn parts(at: &IdedExpr) -> Vec<&IdedExpr> {
+    match &at.expr {
+        Expr::Call(call) => call.target.as_deref().into_iter().chain(&call.args).collect(),
+        Expr::Comprehension(comprehension) => {
+            let ComprehensionExpr { iter_range, accu_init, loop_cond, loop_step, result, .. } =
+                &**comprehension;
+            vec![iter_range, accu_init, loop_cond, loop_step, result]
+        }
+        Expr::List(list) => list.elements.iter().collect(),
+        Expr::Map(MapExpr { entries }) | Expr::Struct(StructExpr { entries, .. }) => {
+            let mut all = Vec::new();
+            for entry in entries {
+                match &entry.expr {
+                    EntryExpr::StructField(field) => all.push(&field.value),
+                    EntryExpr::MapEntry(entry) => all.extend([&entry.key, &entry.value]),
+                }
+            }
+            all
+        }
+        Expr::Select(select) => vec![&select.operand],
+        Expr::Ident(_) | Expr::Literal(_) | Expr::Unspecified => Vec::new(),
+    }
+}
+
+/// The type of all the results of some expressions.
+fn common_type<'e>(mut all: impl Iterator<Item = &'e IdedExpr>) -> Option<Cow<'e, str>> {
+    let first = output_type(&all.next()?.expr)?;
+    all.all(|one| output_type(&one.expr).as_ref() == Some(&first)).then_some(first)
+}
+
 /// The type of the result of an expression, if it is obvious.
-fn output_type(at: &Expr) -> Option<&'static str> {
+fn output_type(at: &Expr) -> Option<Cow<'_, str>> {
     use operators::*;
-    match at {
+    let known = match at {
         Expr::Literal(literal) => Some(match literal {
             LiteralValue::Boolean(_) => "bool",
             LiteralValue::Bytes(_) => "bytes",
@@ -264,8 +382,23 @@ fn output_type(at: &Expr) -> Option<&'static str> {
             _ => None,
         },
         Expr::Select(select) if select.test => Some("bool"),
-        Expr::Select(select) => output_type(&select.operand.expr).filter(|is| *is == "dyn"),
+        Expr::Select(select) => return output_type(&select.operand.expr).filter(|is| *is == "dyn"),
         Expr::Ident(name) => ["object", "oldObject", "params"].contains(&&**name).then_some("dyn"),
-        _ => None,
-    }
+        Expr::List(list) => {
+            let of = common_type(list.elements.iter())?;
+            return Some(Cow::Owned(format!("list({of})")));
+        }
+        Expr::Map(map) => {
+            let entries = map.entries.iter().filter_map(|entry| match &entry.expr {
+                EntryExpr::MapEntry(entry) => Some((&entry.key, &entry.value)),
+                EntryExpr::StructField(_) => None,
+            });
+            let (keys, values): (Vec<_>, Vec<_>) = entries.unzip();
+            let [keys, values] = [keys, values].map(|all| common_type(all.into_iter()));
+            return Some(Cow::Owned(format!("map({}, {})", keys?, values?)));
+        }
+        Expr::Struct(object) => return Some(Cow::Borrowed(&object.type_name)),
+        Expr::Comprehension(_) | Expr::Unspecified => None,
+    };
+    known.map(Cow::Borrowed)
 }

@@ -102,6 +102,7 @@ stories! {
     logs
     managers
     mutating
+    mutations
     namespaces
     negotiating
     nodes
