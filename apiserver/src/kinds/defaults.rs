@@ -49,16 +49,23 @@ pub(crate) fn node(object: &mut Value) {
     }
 }
 
-/// Sets what admission plugins and registry strategies add to a new object, after its managers are recorded.
+/// Sets what admission plugins add to a new object, after its managers are recorded.
 pub(crate) fn admit(kind: &str, object: &mut Value) {
     match kind {
         "Node" => taint_until_ready(object),
         "PersistentVolumeClaim" => protect(object, CLAIM_FINALIZER),
+        "PersistentVolume" => protect(object, "kubernetes.io/pv-protection"),
+        "VolumeAttributesClass" => protect(object, "kubernetes.io/vac-protection"),
+        _ => {}
+    }
+}
+
+/// Sets what registry strategies add to a new object after its admission: `PrepareForCreate`.
+pub(crate) fn prepare(kind: &str, object: &mut Value) {
+    match kind {
         "PersistentVolume" => {
-            protect(object, "kubernetes.io/pv-protection");
             object["status"]["lastPhaseTransitionTime"] = object["metadata"]["creationTimestamp"].clone();
         }
-        "VolumeAttributesClass" => protect(object, "kubernetes.io/vac-protection"),
         "Pod" => report_gates(object),
         "Job" => {
             generate_selector(object);
@@ -113,8 +120,9 @@ fn generate_selector(job: &mut Value) {
     set_default_at(&mut job["spec"]["selector"]["matchLabels"], key, &metadata["uid"]);
 }
 
-/// A Job without labels has those of its template.
-fn label_as_template(job: &mut Value) {
+/// A Job without labels has those of its template. In kube-apiserver, it shares their map, and so also gets those of [`POD_LABELS`],
+/// unless admission has changed the Job before.
+pub(crate) fn label_as_template(job: &mut Value) {
     let labels = job["spec"]["template"]["metadata"]["labels"].clone();
     let is_empty = job["metadata"]["labels"].as_object().is_none_or(serde_json::Map::is_empty);
     if labels.is_object() && is_empty {

@@ -13,7 +13,7 @@ use crate::{
     admission::{Admission, matching::Write, plugins},
     apply::managed_fields::{self, Force, Manager},
     kinds::{
-        Kind, Part, Source, cluster_ip, crd,
+        Kind, Part, Source, cluster_ip, crd, defaults,
         field_checks::text,
         metadata::{self, finalizers, holds_nothing, is_terminating},
         scale_of,
@@ -153,6 +153,7 @@ pub(crate) fn create(
         text(&object["metadata"]["name"]).clone_into(&mut name);
         plugins::admit(storage, kind, &mut object, &letters).map_err(|why| forbidden(&name, why))?;
     }
+    defaults::prepare(kind.built_in(), &mut object);
     settle_cluster_ip(storage, kind, None, &mut object, options)?;
     let mut causes = metadata::errors(kind, &object);
     kind.validate(&object, None, &mut causes);
@@ -199,6 +200,9 @@ fn mutate_new(
         return Ok(false);
     }
     let mut shown = object.clone();
+    if kind.built_in() == "Job" {
+        defaults::label_as_template(&mut shown);
+    }
     let metadata = &object["metadata"];
     let hidden = [
         ("uid", true),
