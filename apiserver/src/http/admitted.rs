@@ -19,20 +19,18 @@ pub(crate) async fn admitted(
     path: &ResourcePath,
     mut attempt: impl FnMut(Option<&mut Admission>) -> Result<Answer, StatusError>,
 ) -> Result<Answer, StatusError> {
-    let is_needed = {
+    let admission = {
         let storage = server.storage();
-        conversions::forget(&storage, path)
+        let is_needed = conversions::forget(&storage, path)
             || webhooks::are_configured(&storage)
-            || policies::are_bound(&storage)
+            || policies::are_bound(&storage);
+        let new = |options| {
+            let user = server.subject(&storage, request);
+            Admission::new(&storage, &user, path, options, server.webhook_port)
+        };
+        is_needed.then(|| options(request).map(new)).transpose()?
     };
-    if !is_needed {
-        return attempt(None);
-    }
-    let mut admission = {
-        let storage = server.storage();
-        let user = server.subject(&storage, request);
-        Admission::new(&storage, &user, path, options(request)?, server.webhook_port)
-    };
+    let Some(mut admission) = admission else { return attempt(None) };
     loop {
         let answer = attempt(Some(&mut admission));
         if !conversions::learn(server).await && !admission.learn().await {
