@@ -13,6 +13,8 @@ pub(crate) mod policies;
 mod service_account;
 pub(crate) mod webhooks;
 
+use std::cell::OnceCell;
+
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 
@@ -38,7 +40,9 @@ pub(crate) struct Admission {
     /// Of its random numbers.
     pub(crate) seed: u64,
     pub(crate) now: String,
-    /// The warnings of webhooks, for the client.
+    /// The error of a write that may not create an object, once it is known. To learn it can use up a fault.
+    pub(crate) create_forbidden: OnceCell<Option<StatusError>>,
+    /// The warnings of policies and webhooks, for the client.
     pub(crate) warnings: Vec<String>,
     answers: Vec<(Call, Result<Value, String>)>,
     missing: Vec<Call>,
@@ -71,6 +75,7 @@ impl Admission {
             letters: random_letters(),
             seed: fastrand::u64(..),
             now: storage.clock.time(),
+            create_forbidden: OnceCell::new(),
             warnings: Vec::new(),
             answers: Vec::new(),
             missing: Vec::new(),

@@ -132,7 +132,7 @@ pub(crate) fn put(
     let creates =
         storage.get(place).is_none() && kind.creates_on_put() && target == Target::Object(Part::Main);
     let put = if creates {
-        options.create_forbidden = server.forbids_create(storage, request);
+        options.create_forbidden = create_forbidden(server, storage, request, &options);
         // Unlike a POST, ignores a version.
         object["metadata"]["resourceVersion"].take();
         write::create(storage, kind, place.namespace(), object, &mut options).map(|created| (201, created))
@@ -144,6 +144,20 @@ pub(crate) fn put(
         write::update(storage, kind, place, object, target.part(), &mut options).map(|updated| (200, updated))
     };
     written(request, storage, kind, target, put, options)
+}
+
+/// The error of a write that creates an object, if its user may not do so; the same for each attempt.
+fn create_forbidden(
+    server: &Server,
+    storage: &Storage,
+    request: &Request,
+    options: &WriteOptions<'_>,
+) -> Option<StatusError> {
+    let learn = || server.forbids_create(storage, request);
+    match &options.admission {
+        Some(admission) => admission.create_forbidden.get_or_init(learn).clone(),
+        None => learn(),
+    }
 }
 
 /// Patches an object or a subresource.
@@ -173,7 +187,7 @@ pub(crate) fn patch(
         let force = if force == Some(true) { Force::Yes } else { Force::No };
         let storage = &mut server.storage_for(request);
         if storage.get(place).is_none() {
-            options.create_forbidden = server.forbids_create(storage, request);
+            options.create_forbidden = create_forbidden(server, storage, request, &options);
         }
         let is_scale = target == Target::Scale;
         if is_scale {

@@ -114,6 +114,30 @@ async fn a_request_that_no_rule_allows_can_be_forbidden() {
     assert_eq!(get("/apis", "jane").await.0, 200, "every user may use discovery");
 }
 
+/// The first attempt, which waits for the webhook, used the fault up, and the second one created the object.
+#[tokio::test]
+async fn a_create_that_webhooks_are_asked_about_is_forbidden_once() {
+    let rules = r#"rules=[{apiGroups: ["*"], resources: ["*"], verbs: [patch]}]"#;
+    let fixture = fixture(&[]).await;
+    let hook = json!({
+        "name": "nobody.example.com", "sideEffects": "None", "admissionReviewVersions": ["v1"], "failurePolicy": "Ignore",
+        "clientConfig": {"url": "https://127.0.0.1:1"},
+        "rules": [{"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["configmaps"]}],
+    });
+    let hooks = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations";
+    let (status, _) = fixture.post(hooks, json!({"metadata": {"name": "nobody"}, "webhooks": [hook]})).await;
+    assert_eq!(status, 201);
+    fixture.server.fault(planned(&format!("forbidden,times=1,{rules}")));
+    let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "new"}});
+    let mut statuses = Vec::new();
+    for _ in 0..2 {
+        let path = format!("{CONFIG_MAPS}/new?fieldManager=me");
+        statuses
+            .push(fixture.call(Method::PATCH, &path, "application/apply-patch+yaml", object.clone()).await.0);
+    }
+    assert_eq!(statuses, [403, 201]);
+}
+
 #[tokio::test]
 async fn a_request_can_get_an_html_page_as_from_a_proxy() {
     let fixture = fixture(&["html"]).await;
