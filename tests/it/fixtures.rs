@@ -24,6 +24,11 @@ async fn the_fixture_of_go_runs_a_server() {
 }
 
 #[tokio::test]
+async fn a_project_of_kubebuilder_is_tested_without_envtest() {
+    check("kubebuilder").await;
+}
+
+#[tokio::test]
 async fn the_fixture_of_python_runs_a_server() {
     check("python").await;
 }
