@@ -70,7 +70,20 @@ struct Endpoint {
     is_ready: bool,
     is_terminating: bool,
     node: Value,
+    /// The hostname of a Pod whose subdomain is the Service.
+    hostname: Value,
     pod: Value,
+}
+
+impl Endpoint {
+    /// Adds the fields that a Pod need not have.
+    fn describe(&self, endpoint: &mut Value) {
+        for (field, value) in [("nodeName", &self.node), ("hostname", &self.hostname)] {
+            if !value.is_null() {
+                endpoint[field] = value.clone();
+            }
+        }
+    }
 }
 
 /// Creates the endpoints of the Service `kubernetes`, as kube-apiserver does: pkg/controlplane/reconcilers.
@@ -165,11 +178,14 @@ fn endpoint(service: &Value, pod: &Value) -> Option<Endpoint> {
         return None;
     }
     let metadata = &pod["metadata"];
+    let is_in_dns = pod["spec"]["subdomain"] == *name(service);
+    let hostname = if is_in_dns { &pod["spec"]["hostname"] } else { &Value::Null };
     Some(Endpoint {
         address: address.to_owned(),
         is_ready: is_ready(pod) || service["spec"]["publishNotReadyAddresses"] == true,
         is_terminating: is_terminating(pod),
         node: pod["spec"]["nodeName"].clone(),
+        hostname: hostname.clone(),
         pod: json!({"kind": "Pod", "namespace": metadata["namespace"], "name": metadata["name"], "uid": metadata["uid"]}),
     })
 }
@@ -219,9 +235,7 @@ fn write_slice(
         let ready = one.is_ready && !one.is_terminating;
         let conditions = json!({"ready": ready, "serving": one.is_ready, "terminating": one.is_terminating});
         let mut item = json!({"addresses": [one.address], "conditions": conditions, "targetRef": one.pod});
-        if !one.node.is_null() {
-            item["nodeName"] = one.node.clone();
-        }
+        one.describe(&mut item);
         item
     };
     let items: Value = if endpoints.is_empty() { Value::Null } else { endpoints.iter().map(item).collect() };
@@ -254,9 +268,7 @@ fn write_endpoints(
         let of = endpoints.iter().filter(|one| !one.is_terminating && one.is_ready == wanted);
         let address = |one: &Endpoint| {
             let mut address = json!({"ip": one.address, "targetRef": one.pod});
-            if !one.node.is_null() {
-                address["nodeName"] = one.node.clone();
-            }
+            one.describe(&mut address);
             address
         };
         of.map(address).collect()
