@@ -473,11 +473,35 @@ fn volume_defaults(volume: &mut Value) {
             set_default(&mut volume[source], "/defaultMode", 420.into());
         }
     }
+    downward_defaults(volume);
+    for source in volume.get_mut("projected").into_iter().flat_map(|volume| items(volume, "sources")) {
+        downward_defaults(source);
+        if source["serviceAccountToken"].is_object() {
+            set_default(source, "/serviceAccountToken/expirationSeconds", 3600.into());
+        }
+    }
     if let Some(template) = volume.pointer_mut("/ephemeral/volumeClaimTemplate/spec") {
         set_default(template, "/volumeMode", "Filesystem".into());
     }
     if volume["hostPath"].is_object() {
         set_default(&mut volume["hostPath"], "/type", "".into());
+    }
+}
+
+/// The defaults of the downward API in a volume, or in a source of a projected volume.
+fn downward_defaults(volume: &mut Value) {
+    if let Some(source) = volume.get_mut("downwardAPI") {
+        items(source, "items").for_each(reference_defaults);
+    }
+}
+
+/// The defaults of a reference to a field of the Pod, or to a resource of a container.
+fn reference_defaults(reference: &mut Value) {
+    if reference["fieldRef"].is_object() {
+        set_default(reference, "/fieldRef/apiVersion", "v1".into());
+    }
+    if reference["resourceFieldRef"].is_object() {
+        set_default(reference, "/resourceFieldRef/divisor", "0".into());
     }
 }
 
@@ -493,11 +517,8 @@ fn container_defaults(container: &mut Value) {
         set_default(port, "/protocol", "TCP".into());
     }
     for variable in items(container, "env") {
-        if variable["valueFrom"]["fieldRef"].is_object() {
-            set_default(variable, "/valueFrom/fieldRef/apiVersion", "v1".into());
-        }
-        if variable["valueFrom"]["resourceFieldRef"].is_object() {
-            set_default(variable, "/valueFrom/resourceFieldRef/divisor", "0".into());
+        if let Some(reference) = variable.get_mut("valueFrom") {
+            reference_defaults(reference);
         }
     }
     for probe in ["livenessProbe", "readinessProbe", "startupProbe"] {
