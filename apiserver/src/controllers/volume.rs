@@ -145,6 +145,12 @@ fn provision(storage: &mut Storage, place: &Place, claim: &Value) -> Option<Stri
     {
         return None;
     }
+    change(storage, place, Part::Main, |claim| {
+        for group in ["volume.beta.kubernetes.io", "volume.kubernetes.io"] {
+            claim["metadata"]["annotations"][format!("{group}/storage-provisioner")] =
+                class["provisioner"].clone();
+        }
+    });
     let (spec, volume) = (&claim["spec"], format!("pvc-{}", uid(claim)));
     let annotations = json!({"pv.kubernetes.io/provisioned-by": class["provisioner"]});
     let object = json!({"metadata": {"name": volume, "annotations": annotations}, "spec": {

@@ -380,6 +380,8 @@ async fn a_claim_has_a_volume_of_its_class() {
     let (_, of_claim) = fixture.get(&volume).await;
     assert_eq!(of_claim["spec"]["claimRef"]["name"], "a");
     assert_eq!(of_claim["status"]["phase"], "Bound");
+    let annotations = &bound["metadata"]["annotations"];
+    assert_eq!(annotations["volume.kubernetes.io/storage-provisioner"], "listwatch/simulated");
     fixture.delete(&format!("{CLAIMS}/a")).await;
     fixture.until(&volume, |status, _| status == 404).await;
 
