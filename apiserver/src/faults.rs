@@ -70,6 +70,8 @@ pub enum Fault {
     NoBookmarks,
     /// Watches that allow bookmarks send one in this interval, instead of one a minute.
     BookmarksEvery(Duration),
+    /// Lists with `resourceVersion=0` show the state at this version, as from an API server whose cache is behind.
+    StaleLists(u64),
     /// Streaming lists are refused with 422, as by default from 1.27 to 1.31 and in 1.33.
     NoStreamingLists,
     /// `sendInitialEvents` and its `resourceVersionMatch` are ignored, as by servers before 1.19, and by some aggregated API
@@ -183,6 +185,7 @@ impl Fault {
             | Fault::LoseAnswer => Scope::Requests(METHODS),
             Fault::Hold | Fault::HoldAnswer | Fault::Deny { .. } => Scope::Requests(WRITES),
             Fault::Quota(_) => Scope::Requests(&["POST"]),
+            Fault::StaleLists(_) => Scope::Requests(&["GET"]),
             Fault::ExpireHistory | Fault::Restart | Fault::Backup | Fault::Restore => Scope::Server,
         }
     }
@@ -349,7 +352,7 @@ type Make = fn(&Values) -> Result<Fault, String>;
 
 /// The faults by name: their keys with defaults, their help text and their constructor.
 #[rustfmt::skip]
-const NAMED: [(&str, &str, &str, Make); 31] = [
+const NAMED: [(&str, &str, &str, Make); 32] = [
     ("end-watches", "", "watches end cleanly", |_| Ok(Fault::EndWatches)),
     ("cut-watches", "", "watches are cut in the middle of a line", |_| Ok(Fault::CutWatches)),
     ("expire-watches", "", "watches end with an ERROR event, 410 Expired", |_| Ok(Fault::ExpireWatches)),
@@ -366,6 +369,7 @@ const NAMED: [(&str, &str, &str, Make); 31] = [
     ("lose-answer", "", "requests take effect, but the connection breaks before the answer", |_| Ok(Fault::LoseAnswer)),
     ("hold", "", "writes wait for DELETE /listwatch/faults/held, then take effect", |_| Ok(Fault::Hold)),
     ("hold-answer", "", "writes take effect, and their answers wait for DELETE /listwatch/faults/held", |_| Ok(Fault::HoldAnswer)),
+    ("stale-lists", "version=1", "lists with resourceVersion=0 are as old as this version", |keys| Ok(Fault::StaleLists(keys.number("version", 1..=u64::MAX)?))),
     ("unauthorized", "", "401, as for an expired token", |_| Ok(refused(StatusError::unauthorized()))),
     ("forbidden", "rules=[]", "403, unless these rules of a Role allow the request", forbidden),
     ("too-many-requests", "retry-after=1", "429 in plain text, as from an overloaded server", too_many_requests),

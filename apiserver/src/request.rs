@@ -305,6 +305,16 @@ impl Query {
         self.get(name).unwrap_or_default()
     }
 
+    /// Makes a list that may be old, with `resourceVersion=0`, one of exactly this version.
+    pub(crate) fn list_at(&mut self, version: u64) {
+        if self.text("resourceVersion") != "0" || self.flag("watch") == Some(true) {
+            return;
+        }
+        self.0.retain(|(key, _)| !key.starts_with("resourceVersion") && key != "limit");
+        self.0.push(("resourceVersion".to_owned(), version.to_string()));
+        self.0.push(("resourceVersionMatch".to_owned(), "Exact".to_owned()));
+    }
+
     /// Any value but `false` and `0` is true, even `maybe`.
     pub(crate) fn flag(&self, name: &str) -> Option<bool> {
         self.get(name).map(|value| !matches!(value.to_lowercase().as_str(), "false" | "0"))

@@ -280,6 +280,9 @@ where
         faults::PATH | faults::HELD_PATH => None,
         _ => server.faults.of_request(&request, user.as_deref()),
     };
+    if let Some(Fault::StaleLists(version)) = fault {
+        request.query.list_at(version);
+    }
     if fault == Some(Fault::Silence) {
         tracing::debug!(target: LOG_TARGET, method = %request.method, path = request.target, "not answered, as a fault demands");
         // The body is not read either, so a large upload stalls.

@@ -471,6 +471,23 @@ async fn an_administrator_plans_lists_and_ends_faults_by_a_path() {
     assert_eq!(fixture.http.get(&url).send().await.expect("an answer").status(), 403);
 }
 
+#[tokio::test]
+async fn a_stale_list_is_as_old_as_the_fault_says() {
+    let fixture = fixture(&[]).await;
+    fixture.post(CONFIG_MAPS, config_map("old", json!({}))).await;
+    let version = fixture.server.version();
+    fixture.post(CONFIG_MAPS, config_map("new", json!({}))).await;
+    fixture.server.fault(planned(&format!("stale-lists,version={version},path=/configmaps")));
+    let names = async |query: &str| {
+        let (_, list) = fixture.get(&format!("{CONFIG_MAPS}{query}")).await;
+        let names = list["items"].as_array().expect("a list").iter().map(|item| &item["metadata"]["name"]);
+        let names: Vec<Value> = names.filter(|name| *name != "kube-root-ca.crt").cloned().collect();
+        (names, list["metadata"]["resourceVersion"].clone())
+    };
+    assert_eq!(names("?resourceVersion=0&limit=1").await, (vec![json!("old")], json!(version.to_string())));
+    assert_eq!(names("").await.0, ["new", "old"]);
+}
+
 #[test]
 fn an_invalid_fault_is_refused_with_the_valid_ones() {
     for (text, error) in [
@@ -508,7 +525,7 @@ fn an_invalid_fault_is_refused_with_the_valid_ones() {
 fn every_fault_in_the_help_text_can_be_parsed() {
     let names = fault_help();
     let faults: Vec<&str> = names.lines().filter(|line| line.starts_with("  ")).collect();
-    assert_eq!(faults.len(), 31, "{names}");
+    assert_eq!(faults.len(), 32, "{names}");
     for line in faults {
         let text = line.split_whitespace().next().expect("a name");
         assert!(text.parse::<Planned>().is_ok(), "{text}");
