@@ -783,6 +783,10 @@ impl Faults {
         let _ = changes.wait_for(|held| held.released > number).await;
     }
 
+    pub(crate) fn is_holding(&self) -> bool {
+        !self.held.borrow().requests.is_empty()
+    }
+
     /// Waits until the number of held requests is as wanted. Returns them, oldest first.
     pub(crate) async fn held(&self, wanted: impl Fn(usize) -> bool) -> Vec<String> {
         let mut changes = self.held.subscribe();

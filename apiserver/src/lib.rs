@@ -26,6 +26,7 @@
 //! The modules, from the connection down. Each module uses only the modules below it:
 //!
 //! ```text
+//! scorecard/      tests an operator in any language, as a process against a server of its own
 //! http/           server (TLS, connections), router (path and method to handler), admitted, handlers, reviews, containers
 //!                 (logs, commands), metrics, options, response, websocket
 //! controllers/    garbage collector, namespaces, rollout (Deployments, ReplicaSets), stateful_set, daemon_set, volume (claims
@@ -58,6 +59,7 @@
 //! clock           the timestamps in objects
 //! ```
 
+pub mod scorecard;
 mod http;
 mod controllers;
 mod verbs;

@@ -21,4 +21,5 @@ mod kinds;
 mod kubectl;
 mod protobuf;
 mod schemas;
+mod scorecard;
 mod webhook_port;

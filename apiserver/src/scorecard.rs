@@ -1,0 +1,81 @@
+//! Finds the bugs of an operator in any language: starts it as a process against a server of its own, causes faults at exact points, and
+//! compares with runs without a fault.
+//!
+//! ```no_run
+//! # use listwatch_apiserver::scorecard::{self, Scorecard};
+//! # async fn example(crds: Vec<serde_json::Value>, samples: Vec<serde_json::Value>) {
+//! let command = vec!["target/debug/my-operator".to_owned()];
+//! let report = scorecard::run(&Scorecard::new(crds, samples, command), |_| {}).await.expect("an operator that starts");
+//! assert_eq!(report.failed().map(ToString::to_string).collect::<Vec<_>>(), Vec::<String>::new());
+//! # }
+//! ```
+//!
+//! Nobody writes assertions: what a run without a fault leads to is expected of each run with one.
+//!
+//! ```text
+//! checks/    one file for each check
+//! reference  two runs without a fault; runs up to a write
+//! lab        a run: server, operator, samples; when it has settled
+//! snapshot   the state of a server without what is random, and differences
+//! process    the operator's process
+//! report     results
+//! settings   what to test, and how
+//! ```
+
+mod checks;
+mod reference;
+mod lab;
+mod snapshot;
+mod process;
+mod report;
+mod settings;
+
+use std::{pin::pin, time::Instant};
+
+use futures_util::{StreamExt, stream};
+
+use self::reference::Reference;
+pub use self::{
+    report::{CheckResult, Outcome, Report, Verdict},
+    settings::{CannotJudge, Extent, Scorecard},
+    snapshot::Mismatch,
+};
+
+/// The names of the checks, in the order in which they run.
+#[must_use]
+pub fn names() -> &'static [&'static str] {
+    &checks::NAMES
+}
+
+/// Runs the checks. `done` is called after each.
+///
+/// Dropping the future kills the operator.
+///
+/// # Errors
+///
+/// If the operator cannot be judged: it does not start, does not connect, or writes nothing; or a CRD or a sample is invalid.
+pub async fn run(scorecard: &Scorecard, mut done: impl FnMut(&CheckResult)) -> Result<Report, CannotJudge> {
+    for only in &scorecard.only {
+        let name = only.split(':').next().unwrap_or_default();
+        if !checks::NAMES.contains(&name) {
+            let names = checks::NAMES.join(", ");
+            return Err(CannotJudge(format!("--only {only}: is not a check; there are {names}")));
+        }
+    }
+    let reference = Reference::of(scorecard).await?;
+    let mut report = Report { checks: Vec::new(), seed: scorecard.seed };
+    let names = checks::NAMES.into_iter().filter(|name| scorecard.has(name, &checks::QUICK));
+    let checks = names.map(async |name| {
+        let started = Instant::now();
+        // Large: it is one of all checks.
+        let verdict = Box::pin(checks::run(name, &reference)).await?;
+        Ok(CheckResult { name, verdict, elapsed: started.elapsed() })
+    });
+    let mut checks = pin!(stream::iter(checks).buffered(scorecard.jobs.max(1)));
+    while let Some(check) = checks.next().await {
+        let check = check?;
+        done(&check);
+        report.checks.push(check);
+    }
+    Ok(report)
+}

@@ -1,0 +1,28 @@
+//! The operator settles, twice in the same state, and without a panic or an owner that does not exist.
+//!
+//! It would have found banzaicloud/koperator#229: an owner in another namespace, so the garbage collector deleted live objects.
+
+use std::collections::BTreeMap;
+
+use super::super::{reference::Reference, report::Verdict};
+
+pub(in super::super) fn check(reference: &Reference<'_>) -> Verdict {
+    if let Some(problem) = reference.problems.first() {
+        let more = match reference.problems.len() {
+            1 => String::new(),
+            count => format!(", and {} more", count - 1),
+        };
+        return Verdict::fail(format!("without a fault, {problem}{more}"));
+    }
+    let mut writes: BTreeMap<&str, usize> = BTreeMap::new();
+    for write in &reference.writes {
+        *writes.entry(write).or_default() += 1;
+    }
+    let writes: Vec<String> = writes.iter().map(|(write, count)| format!("{write} ×{count}")).collect();
+    let secs = reference.worked.as_secs_f64();
+    Verdict::pass(format!(
+        "settled within {secs:.1} s, {} writes: {}",
+        reference.writes.len(),
+        writes.join(", ")
+    ))
+}

@@ -1,0 +1,51 @@
+//! The watch of one kind of children sends nothing while the operator creates them, and while something else wakes it. It may not see its own
+//! writes, and must not do them again.
+//!
+//! It would have found scylladb/scylla-operator#2492: the created object was not in the cache yet, so a second one was created.
+
+use std::collections::BTreeSet;
+
+use super::{
+    super::{
+        reference::Reference,
+        report::{Outcome, Verdict},
+        settings::CannotJudge,
+    },
+    failure,
+};
+use crate::Fault;
+
+/// Most kinds: each costs a run.
+const KINDS_MAX: usize = 4;
+
+pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
+    let creates = reference.triggers.iter().filter(|trigger| trigger.method == "POST");
+    let plurals: BTreeSet<&str> = creates.filter_map(|trigger| trigger.path.rsplit('/').next()).collect();
+    let plurals: Vec<&str> = plurals.into_iter().take(KINDS_MAX).collect();
+    if plurals.is_empty() {
+        return Ok(Verdict::new(Outcome::Skip, "the operator creates nothing by POST"));
+    }
+    let mut late = None;
+    for plural in &plurals {
+        let mut lab = reference.lab().await?;
+        lab.connected().await?;
+        lab.server.fault(Fault::StallWatches.on("", &format!("/{plural}?")));
+        lab.create_samples().await?;
+        lab.settle().await?;
+        lab.poke().await;
+        lab.settle().await?;
+        lab.server.end_faults();
+        let after = format!("the watch of {plural} lagged");
+        let mut verdict = reference.judge(&mut lab, &after).await?;
+        if verdict.result == Outcome::Pass
+            && let Some(surplus) = reference.surplus(&lab).first()
+        {
+            verdict = Verdict::fail(format!("{after}: {surplus}"));
+        }
+        lab.end().await;
+        if let Some(failure) = failure(verdict, &mut late) {
+            return Ok(failure);
+        }
+    }
+    Ok(late.unwrap_or_else(|| Verdict::pass(format!("{} kinds lagged", plurals.len()))))
+}

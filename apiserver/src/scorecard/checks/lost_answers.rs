@@ -1,0 +1,40 @@
+//! The operator creates an object, and does not get the answer. It must not create another one.
+//!
+//! It would have found kubernetes/kubernetes#104699: a create with a `generateName` was tried again.
+
+use super::{
+    super::{
+        reference::Reference,
+        report::{Outcome, Verdict},
+        settings::CannotJudge,
+    },
+    failure,
+};
+use crate::Fault;
+
+/// Most creates whose answers are lost.
+const CREATES_MAX: usize = 12;
+
+pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
+    let creates = reference.triggers.iter().filter(|trigger| trigger.method == "POST");
+    let creates: Vec<_> = creates.take(CREATES_MAX).collect();
+    if creates.is_empty() {
+        return Ok(Verdict::new(Outcome::Skip, "the operator creates nothing by POST"));
+    }
+    let mut late = None;
+    for trigger in &creates {
+        let mut lab = reference.with_fault(trigger, Fault::LoseAnswer).await?;
+        let after = format!("the answer to {} was lost", trigger.name);
+        let mut verdict = reference.judge(&mut lab, &after).await?;
+        if verdict.result == Outcome::Pass
+            && let Some(surplus) = reference.surplus(&lab).first()
+        {
+            verdict = Verdict::fail(format!("{after}: {surplus}"));
+        }
+        lab.end().await;
+        if let Some(failure) = failure(verdict, &mut late) {
+            return Ok(failure);
+        }
+    }
+    Ok(late.unwrap_or_else(|| Verdict::pass(format!("{} lost answers", creates.len()))))
+}

@@ -1,0 +1,66 @@
+//! Once settled, the operator writes nothing, and a change that means nothing costs at most two writes of each object.
+//!
+//! It would have found konflux-ci/konflux-ci#5874: each status write triggers the next one, 1,350 reconciles a second.
+
+use std::collections::BTreeMap;
+
+use super::super::{lab::Lab, reference::Reference, report::Verdict, settings::CannotJudge};
+
+/// Periods without a write that must follow each other. A busy machine gets as many attempts.
+const PERIODS: usize = 3;
+
+/// Writes of one object after a change that means nothing: of it, and of its status.
+const WRITES_PER_POKE: usize = 2;
+
+pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
+    if let Some((object, path)) = reference.loops.first() {
+        let fields = reference.loops.iter().filter(|(of, _)| of == object).map(|(_, path)| path.as_str());
+        let what = if path.is_empty() {
+            "is created and deleted".to_owned()
+        } else {
+            fields.collect::<Vec<_>>().join(", ")
+        };
+        return Ok(Verdict::fail(format!("writes {object} for ever: {what}")));
+    }
+    let mut lab = reference.settled().await?;
+    let mut written = Vec::new();
+    for _ in 0..PERIODS {
+        let version = lab.server.version();
+        for _ in 0..PERIODS {
+            lab.settle().await?;
+        }
+        written = described(&lab, version);
+        if written.is_empty() {
+            break;
+        }
+    }
+    if let Some(first) = written.first() {
+        return Ok(Verdict::fail(format!(
+            "{} writes after it had settled; the first: {first}",
+            written.len()
+        )));
+    }
+    let version = lab.server.version();
+    lab.poke().await;
+    lab.settle().await?;
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    for write in lab.work_since(version) {
+        *counts.entry(format!("{}/{}", write.resource, write.object)).or_default() += 1;
+    }
+    if let Some((object, count)) = counts.iter().find(|(_, count)| **count > WRITES_PER_POKE) {
+        return Ok(Verdict::fail(format!(
+            "after a new annotation on the custom resource, {count} writes of {object}"
+        )));
+    }
+    reference.give_back(lab).await;
+    Ok(Verdict::pass("no write once settled"))
+}
+
+/// The operator's writes since a version: `update configmaps/default/web .data.time`.
+fn described(lab: &Lab<'_>, version: u64) -> Vec<String> {
+    let writes = lab.work_since(version);
+    let text = writes.iter().map(|write| {
+        format!("{} {}/{} {}", write.verb(), write.resource, write.object, write.changed_paths().join(", "))
+    });
+    text.collect()
+}

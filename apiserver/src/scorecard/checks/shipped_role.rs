@@ -1,0 +1,61 @@
+//! The operator has only the permissions of the Roles that are shipped with it.
+//!
+//! It would have found kubeswift-io/kubeswift#460: one kind without a rule, so nothing was reconciled, and the status stayed empty.
+
+use super::super::{
+    lab::Lab,
+    reference::Reference,
+    report::{Outcome, Verdict},
+    settings::CannotJudge,
+};
+use crate::Rule;
+
+pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
+    let roles = &reference.scorecard.rbac;
+    if roles.is_empty() {
+        return Ok(Verdict::new(Outcome::Skip, "no --rbac is given"));
+    }
+    let mut rules: Vec<Rule> = Vec::new();
+    for role in roles.iter().filter(|role| role["kind"] == "Role" || role["kind"] == "ClusterRole") {
+        if let Some(of_role) = role.get("rules").filter(|rules| !rules.is_null()) {
+            let of_role: Result<Vec<Rule>, _> = serde_json::from_value(of_role.clone());
+            rules
+                .extend(of_role.map_err(|error| {
+                    CannotJudge(format!("--rbac: {}: {error}", role["metadata"]["name"]))
+                })?);
+        }
+    }
+    let mut lab = reference.limited(rules).await?;
+    let connected = lab.connected().await;
+    let judged = match &connected {
+        Ok(()) => {
+            lab.create_samples().await?;
+            Some(reference.judge(&mut lab, "with the shipped Roles").await?)
+        }
+        Err(_) => None,
+    };
+    let refused = refused(&lab);
+    lab.end().await;
+    match (judged, refused.first()) {
+        (Some(verdict), None) => Ok(verdict),
+        (Some(verdict), Some(first)) if verdict.result == Outcome::Pass => {
+            Ok(Verdict::new(Outcome::Warn, format!("the Roles do not allow: {first}; it settles without")))
+        }
+        (_, Some(first)) => {
+            Ok(Verdict::fail(format!("the Roles do not allow: {first}, {} in all", refused.len())))
+        }
+        (None, None) => connected.map(|()| Verdict::pass("")),
+    }
+}
+
+/// `GET /api/v1/services`, each once.
+fn refused(lab: &Lab<'_>) -> Vec<String> {
+    let mut refused = Vec::new();
+    for request in lab.server.requests() {
+        let text = format!("{} {}", request.method, request.path);
+        if request.user == lab.user() && request.status == 403 && !refused.contains(&text) {
+            refused.push(text);
+        }
+    }
+    refused
+}

@@ -1,0 +1,40 @@
+//! The same custom resources are created in a second namespace, and later deleted. Both must get to the same state, and the
+//! deletion may not touch the first.
+//!
+//! It would have found rabbitmq/cluster-operator#1864: an object of the same name in another namespace.
+
+use super::super::{
+    lab::SECOND,
+    reference::Reference,
+    report::{Outcome, Verdict},
+    settings::CannotJudge,
+};
+use crate::WriteRecord;
+
+pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
+    let mut lab = reference.settled().await?;
+    let before = lab.server.version();
+    if !lab.create_copies().await? {
+        reference.give_back(lab).await;
+        return Ok(Verdict::new(Outcome::Skip, "the samples have no namespace"));
+    }
+    lab.settle().await?;
+    let is_second = |write: &WriteRecord| write.object.starts_with(&format!("{SECOND}/"));
+    if !lab.work_since(before).iter().any(is_second) {
+        lab.end().await;
+        return Ok(Verdict::new(Outcome::Skip, "it writes nothing there: does it serve only one namespace?"));
+    }
+    let differences =
+        lab.lasting(|lab| reference.state.differences_in(&lab.snapshot(), &reference.mask, SECOND)).await?;
+    if !differences.is_empty() {
+        return Ok(Verdict::differs(
+            Outcome::Fail,
+            &format!("the same in the namespace {SECOND}"),
+            differences,
+        ));
+    }
+    lab.delete_copies().await?;
+    let verdict = reference.judge(&mut lab, "deleted in the second namespace").await?;
+    reference.give_back(lab).await;
+    Ok(verdict)
+}

@@ -1,0 +1,700 @@
+//! One run: a new server, the operator as a process, the samples, and what a user does with them.
+//!
+//! Nothing here fails because the machine is slow. The operator has settled when nothing was written for [`Scorecard::quiet`], or
+//! for three times the longest pause so far. This time is counted in ticks, so a busy machine, which delays the ticks, has
+//! more of it. A difference must last for [`Scorecard::patience`], in ticks, and through a poke, until it counts.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{Method, Request, header};
+use http_body_util::{BodyExt, Full};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::time::{Instant, sleep};
+
+use super::{
+    process::Process,
+    settings::{CannotJudge, Scorecard},
+    snapshot::{self, Mask, Mismatch, POKE, Snapshot},
+};
+use crate::{
+    ApiServer, Options, Rule,
+    kinds::Kind,
+    state::WriteRecord,
+    storage::{Collection, Place, Storage},
+};
+
+/// How often the server is looked at.
+const TICK: Duration = Duration::from_millis(20);
+
+/// The longest fault. After more failures, clients wait for longer than anybody wants to.
+const FAULT_TICKS_MAX: usize = 100;
+
+/// Changes of one object by the operator without a pause, until it counts as a loop.
+const LOOP_WRITES: usize = 100;
+
+/// Changes of one object that are too many for an operator that has not settled in time.
+const SLOW_LOOP_WRITES: usize = 5;
+
+/// Writes until the operator has settled that are too many for any operator.
+const WRITES_MAX: usize = 3000;
+
+/// How often an operator that has ended is started again in a run.
+const RESTARTS_MAX: usize = 3;
+
+/// The namespace of samples without one.
+const NAMESPACE: &str = "default";
+
+/// A namespace for copies of the samples. It sorts before the others.
+pub(super) const SECOND: &str = "a-scorecard";
+
+/// The verdict about a difference.
+pub(super) enum Repaired {
+    Yes,
+    /// Only after a change of the custom resource that means nothing.
+    AfterPoke(Vec<Mismatch>),
+    No(Vec<Mismatch>),
+}
+
+/// An object that the operator has created.
+pub(super) struct Dependent {
+    /// `statefulsets.apps`
+    pub(super) resource: String,
+    /// `default/web`
+    pub(super) key: String,
+    /// `StatefulSet`
+    pub(super) kind: String,
+    pub(super) object: Value,
+}
+
+/// The name of a [`Dependent`], which is the same in each run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ChildKey {
+    /// `statefulsets.apps`
+    pub(super) resource: String,
+    /// `default/web`
+    pub(super) key: String,
+    /// `StatefulSet`
+    pub(super) kind: String,
+}
+
+impl ChildKey {
+    pub(super) fn of(child: &Dependent) -> ChildKey {
+        ChildKey { resource: child.resource.clone(), key: child.key.clone(), kind: child.kind.clone() }
+    }
+
+    /// What the watches of its kind have in their targets.
+    pub(super) fn watch_path(&self) -> String {
+        format!("/{}?", self.resource.split('.').next().unwrap_or_default())
+    }
+}
+
+pub(super) struct Lab<'a> {
+    pub(super) server: ApiServer,
+    scorecard: &'a Scorecard,
+    dir: TempDir,
+    process: Option<Process>,
+    starts: usize,
+    /// Why processes ended by themselves, and their panics.
+    pub(super) incidents: Vec<String>,
+    /// What existed before the samples.
+    before: HashSet<String>,
+    /// The version before the samples.
+    pub(super) version: u64,
+    /// Objects and their fields that the operator writes for ever. Such writes do not count as work.
+    pub(super) noise: BTreeSet<(String, String)>,
+}
+
+impl<'a> Lab<'a> {
+    /// A server with the CRDs. Its versions begin a little later in each run, so that an object that has them differs.
+    pub(super) async fn new(scorecard: &'a Scorecard) -> Result<Lab<'a>, CannotJudge> {
+        let cannot = |what: &str, error: std::io::Error| CannotJudge(format!("{what}: {error}"));
+        let options = Options { heartbeat: Duration::from_secs(3600), ..Options::default() };
+        let server = ApiServer::start(options).await.map_err(|error| cannot("start a server", error))?;
+        let dir = TempDir::with_prefix("listwatch-scorecard-")
+            .map_err(|error| cannot("temporary directory", error))?;
+        let (incidents, before, noise) = (Vec::new(), HashSet::new(), BTreeSet::new());
+        let lab =
+            Lab { server, scorecard, dir, process: None, starts: 0, incidents, before, version: 0, noise };
+        for number in 0..fastrand::u8(1..20) {
+            let mark = json!({"metadata": {"name": format!("scorecard-{number}")}});
+            let (status, body) =
+                lab.request(Method::POST, "/api/v1/namespaces/kube-public/configmaps", mark).await;
+            debug_assert_eq!(status, 201, "{body}");
+        }
+        for crd in &scorecard.crds {
+            lab.create(crd, "--crd").await?;
+        }
+        if lab.custom_samples().next().is_none() {
+            return Err(CannotJudge("--sample: no object of a kind that --crd defines".to_owned()));
+        }
+        Ok(lab)
+    }
+
+    /// A run up to the operator that waits for the samples.
+    pub(super) async fn started(scorecard: &'a Scorecard) -> Result<Lab<'a>, CannotJudge> {
+        let mut lab = Lab::new(scorecard).await?;
+        lab.start()?;
+        lab.connected().await?;
+        Ok(lab)
+    }
+
+    /// The user of the process that runs now.
+    pub(super) fn user(&self) -> String {
+        format!("operator-{}", self.starts)
+    }
+
+    /// Gives the next process only these permissions.
+    pub(super) fn limit_next(&self, rules: Vec<Rule>) {
+        self.server.set_rules(&format!("operator-{}", self.starts + 1), rules);
+    }
+
+    /// The version at which a custom resource got its `deletionTimestamp`, if it has waited for something.
+    pub(super) fn termination_since(&self, version: u64) -> Option<u64> {
+        let is_terminating = |object: &Arc<Value>| !object["metadata"]["deletionTimestamp"].is_null();
+        let resources: Vec<String> = self.custom_samples().map(|sample| self.collection_of(sample)).collect();
+        let writes = self.server.writes_since(version);
+        let mut writes = writes.iter().filter(|write| {
+            resources.iter().any(|plural| format!("/{}", write.resource).starts_with(&format!("{plural}.")))
+        });
+        writes.find(|write| write.after.as_ref().is_some_and(is_terminating)).map(|write| write.version)
+    }
+
+    /// Whether the operator made a write, in this process or an earlier one of the run.
+    pub(super) fn is_operators(write: &WriteRecord) -> bool {
+        write.user.starts_with("operator-")
+    }
+
+    pub(super) fn start(&mut self) -> Result<(), CannotJudge> {
+        self.starts += 1;
+        let kubeconfig = self.dir.path().join(format!("kubeconfig-{}", self.starts));
+        let written = crate::write_private(&kubeconfig, &self.server.kubeconfig_of(&self.user()));
+        written.map_err(|error| CannotJudge(format!("{}: {error}", kubeconfig.display())))?;
+        let log = self.dir.path().join(format!("log-{}", self.starts));
+        self.process = Some(Process::start(&self.scorecard.command, &kubeconfig, log)?);
+        Ok(())
+    }
+
+    /// Kills the operator as a crash does. Its Leases are deleted, so that its successor does not wait for their end.
+    pub(super) async fn kill(&mut self) {
+        let Some(process) = self.process.take() else { return };
+        self.incidents.extend(process.panic());
+        process.kill().await;
+        let leases = self.server.server.storage().places("leases.coordination.k8s.io");
+        for lease in leases.iter().filter(|lease| lease.namespace() != Some("kube-node-lease")) {
+            let namespace = lease.namespace().unwrap_or_default();
+            let path = format!("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{}", lease.name());
+            self.request(Method::DELETE, &path, Value::Null).await;
+        }
+    }
+
+    /// Ends the run.
+    pub(super) async fn end(mut self) {
+        self.kill().await;
+        self.server.stop().await;
+    }
+
+    /// Waits until the operator lists or watches the kind of a sample, and has done what it does at its start.
+    pub(super) async fn connected(&mut self) -> Result<(), CannotJudge> {
+        let user = self.user();
+        let collections: Vec<String> =
+            self.custom_samples().map(|sample| self.collection_of(sample)).collect();
+        let started = Instant::now();
+        loop {
+            let requests = self.server.requests();
+            let mut own = requests.iter().filter(|request| request.user == user).peekable();
+            let has_any = own.peek().is_some();
+            let is_read =
+                |path: &str| collections.iter().any(|collection| path.ends_with(collection.as_str()));
+            if self.is_holding() {
+                return Ok(());
+            }
+            if own.any(|request| request.method == "GET" && request.status == 200 && is_read(&request.path)) {
+                break;
+            }
+            if let Some(end) = self.process.as_mut().and_then(Process::ended) {
+                let what =
+                    if has_any { "before it read the samples' kind" } else { "before its first request" };
+                return Err(CannotJudge(format!("COMMAND ended {what}: {end}")));
+            }
+            if started.elapsed() > self.scorecard.start {
+                let secs = self.scorecard.start.as_secs();
+                return Err(CannotJudge(if has_any {
+                    format!("COMMAND did not list or watch {} within {secs} s", collections.join(", "))
+                } else {
+                    format!(
+                        "COMMAND sent no request within {secs} s: does it read KUBECONFIG? {{kubeconfig}} in its arguments becomes \
+                         the path"
+                    )
+                }));
+            }
+            sleep(TICK).await;
+        }
+        self.settle().await?;
+        Ok(())
+    }
+
+    pub(super) async fn create_samples(&mut self) -> Result<(), CannotJudge> {
+        {
+            let storage = self.server.server.storage();
+            let objects = storage.collections().flat_map(|(_, Collection { objects, .. })| objects.values());
+            let uid = |object: &Arc<Value>| object["metadata"]["uid"].as_str().map(str::to_owned);
+            self.before = objects.filter_map(uid).collect();
+            self.version = storage.revision();
+        }
+        for sample in &self.scorecard.samples {
+            self.create(sample, "--sample").await?;
+        }
+        Ok(())
+    }
+
+    /// Creates the custom resources after their deletion.
+    pub(super) async fn create_samples_again(&self) -> Result<(), CannotJudge> {
+        for sample in self.custom_samples() {
+            self.create(sample, "--sample").await?;
+        }
+        Ok(())
+    }
+
+    /// Creates copies of the samples in the namespace [`SECOND`]. False if there is none with a namespace.
+    pub(super) async fn create_copies(&self) -> Result<bool, CannotJudge> {
+        let namespace = json!({"metadata": {"name": SECOND}});
+        self.request(Method::POST, "/api/v1/namespaces", namespace).await;
+        let mut has_any = false;
+        for sample in &self.scorecard.samples {
+            let kind = served(&self.server.server.storage(), sample);
+            if kind.is_some_and(|kind| kind.namespaced) {
+                let mut copy = sample.clone();
+                copy["metadata"]["namespace"] = SECOND.into();
+                self.create(&copy, "--sample").await?;
+                has_any |= self.custom_samples().any(|custom| custom == sample);
+            }
+        }
+        Ok(has_any)
+    }
+
+    pub(super) async fn delete_copies(&mut self) -> Result<(), CannotJudge> {
+        for sample in self.custom_samples() {
+            let mut copy = sample.clone();
+            copy["metadata"]["namespace"] = SECOND.into();
+            self.request(Method::DELETE, &self.path_of_sample(&copy), Value::Null).await;
+        }
+        self.settle().await?;
+        self.delete_second_namespace().await;
+        Ok(())
+    }
+
+    pub(super) async fn delete_second_namespace(&self) {
+        self.request(Method::DELETE, &format!("/api/v1/namespaces/{SECOND}"), Value::Null).await;
+    }
+
+    /// What still exists in the namespace [`SECOND`], and itself.
+    pub(super) fn left_in_second_namespace(&self) -> Vec<String> {
+        let storage = self.server.server.storage();
+        if storage.get(&Place::new("namespaces", None, SECOND)).is_none() {
+            return Vec::new();
+        }
+        let mut left = vec![format!("namespaces/{SECOND}")];
+        for (name, Collection { objects, .. }) in storage.collections() {
+            let keys = objects.keys().filter(|key| key.starts_with(&format!("{SECOND}/")));
+            left.extend(keys.map(|key| format!("{name}/{key}")));
+        }
+        left
+    }
+
+    /// The paths of the custom resources.
+    pub(super) fn sample_paths(&self) -> Vec<String> {
+        self.custom_samples().map(|sample| self.path_of_sample(sample)).collect()
+    }
+
+    /// The samples of the kinds that the CRDs define.
+    pub(super) fn custom_samples(&self) -> impl Iterator<Item = &'a Value> {
+        let groups: Vec<&str> =
+            self.scorecard.crds.iter().filter_map(|crd| crd["spec"]["group"].as_str()).collect();
+        self.scorecard.samples.iter().filter(move |sample| {
+            let group = sample["apiVersion"].as_str().and_then(|version| version.split('/').next());
+            group.is_some_and(|group| groups.contains(&group))
+        })
+    }
+
+    /// Deletes the custom resources, with a `propagationPolicy`.
+    pub(super) async fn delete_samples(&self, policy: &str) {
+        for sample in self.custom_samples() {
+            let body = json!({"propagationPolicy": policy});
+            self.request(Method::DELETE, &self.path_of_sample(sample), body).await;
+        }
+    }
+
+    /// The custom resources, and what the operator created for them, that still exist. Not those of the kinds in
+    /// [`Scorecard::keep`].
+    pub(super) fn remaining(&self) -> Vec<String> {
+        let mut remaining = self.samples_left();
+        for child in self.children() {
+            if !self.scorecard.keep.contains(&child.kind) {
+                remaining.push(format!("{}/{}", child.resource, child.key));
+            }
+        }
+        remaining
+    }
+
+    /// The custom resources that still exist.
+    pub(super) fn samples_left(&self) -> Vec<String> {
+        let storage = self.server.server.storage();
+        let mut left = Vec::new();
+        for sample in self.custom_samples() {
+            let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+            let Some(kind) = served(&storage, sample) else { continue };
+            let metadata = &sample["metadata"];
+            let namespace = kind.namespaced.then(|| metadata["namespace"].as_str().unwrap_or(NAMESPACE));
+            let place = Place::new(kind.stored_in(), namespace, &text(&metadata["name"]));
+            if storage.get(&place).is_some() {
+                left.push(place.to_string());
+            }
+        }
+        left
+    }
+
+    /// The objects that the operator has created since the samples, and that still exist.
+    pub(super) fn children(&self) -> Vec<Dependent> {
+        let mut writes = self.work_since(self.version);
+        writes.retain(|write| write.verb() == "create");
+        let storage = self.server.server.storage();
+        let mut children = Vec::new();
+        for write in writes {
+            let place = Place { collection: write.resource.clone(), key: write.object.clone() };
+            let (Some(object), Some(created)) = (storage.get(&place), &write.after) else { continue };
+            let kind = storage.kinds.of_collection(&write.resource).map(|kind| kind.kind.clone());
+            if object["metadata"]["uid"] == created["metadata"]["uid"] {
+                let (resource, key) = (write.resource, write.object);
+                let (kind, object) = (kind.unwrap_or_default(), Value::clone(object));
+                children.push(Dependent { resource, key, kind, object });
+            }
+        }
+        children
+    }
+
+    pub(super) fn has_child(&self, child: &ChildKey) -> bool {
+        let place = Place { collection: child.resource.clone(), key: child.key.clone() };
+        self.server.server.storage().get(&place).is_some()
+    }
+
+    pub(super) async fn delete_children(&self, children: &[ChildKey]) {
+        for child in children {
+            let path = self.path_of_object(&child.resource, &child.key);
+            self.request(Method::DELETE, &path, json!({"propagationPolicy": "Background"})).await;
+        }
+    }
+
+    /// Changes an annotation of each custom resource, which means nothing.
+    pub(super) async fn poke(&self) {
+        for sample in self.custom_samples() {
+            let value = self.server.version().to_string();
+            let patch = json!({"metadata": {"annotations": {POKE: value}}});
+            self.request(Method::PATCH, &self.path_of_sample(sample), patch).await;
+        }
+    }
+
+    async fn create(&self, object: &Value, flag: &str) -> Result<(), CannotJudge> {
+        let (kind, name) = (&object["kind"], &object["metadata"]["name"]);
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let what = format!("{flag}: {} {:?}", text(kind), text(name));
+        let known = served(&self.server.server.storage(), object);
+        let Some(kind) = known else {
+            let version = text(&object["apiVersion"]);
+            return Err(CannotJudge(format!(
+                "{what}: the server has no such kind in {version:?}; is its CRD given?"
+            )));
+        };
+        let path = format!(
+            "{}?fieldValidation=Strict",
+            path_of(&kind, object["metadata"]["namespace"].as_str(), "")
+        );
+        let (status, answer) = self.request(Method::POST, &path, object.clone()).await;
+        if status != 201 {
+            return Err(CannotJudge(format!("{what}: {}", text(&answer["message"]))));
+        }
+        Ok(())
+    }
+
+    fn collection_of(&self, sample: &Value) -> String {
+        let storage = self.server.server.storage();
+        served(&storage, sample).map(|kind| format!("/{}", kind.plural)).unwrap_or_default()
+    }
+
+    fn path_of_sample(&self, sample: &Value) -> String {
+        let storage = self.server.server.storage();
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let metadata = &sample["metadata"];
+        served(&storage, sample)
+            .map(|kind| path_of(&kind, metadata["namespace"].as_str(), &text(&metadata["name"])))
+            .unwrap_or_default()
+    }
+
+    /// The path of a stored object.
+    pub(super) fn path_of_object(&self, resource: &str, key: &str) -> String {
+        let storage = self.server.server.storage();
+        let (namespace, name) = match key.split_once('/') {
+            Some((namespace, name)) => (Some(namespace), name),
+            None => (None, key),
+        };
+        storage.kinds.of_collection(resource).map(|kind| path_of(kind, namespace, name)).unwrap_or_default()
+    }
+
+    /// Sends a request of the administrator.
+    pub(super) async fn request(&self, method: Method, path: &str, body: Value) -> (u16, Value) {
+        let content_type =
+            if method == Method::PATCH { "application/merge-patch+json" } else { "application/json" };
+        let body = if body.is_null() { Bytes::new() } else { Bytes::from(body.to_string()) };
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(header::AUTHORIZATION, format!("Bearer {}", self.server.token()))
+            .header(header::CONTENT_TYPE, content_type)
+            .body(Full::new(body));
+        let Ok(request) = request else { return (0, Value::Null) };
+        let Ok(answer) = self.server.answer(request).await else { return (0, Value::Null) };
+        let status = answer.status().as_u16();
+        let body = answer.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+        (status, serde_json::from_slice(&body).unwrap_or_default())
+    }
+
+    /// The objects that came after the samples, and the samples.
+    pub(super) fn snapshot(&self) -> Snapshot {
+        Snapshot::of(&self.server.server.storage(), &self.before, &self.scorecard.ignore)
+    }
+
+    /// Whether somebody works: records, locks and known noise are not work.
+    fn is_work(&self, write: &WriteRecord) -> bool {
+        if !snapshot::is_compared(&write.resource) {
+            return false;
+        }
+        let object = format!("{}/{}", write.resource, write.object);
+        let is_noise = |path: &String| {
+            let of_object = self.noise.iter().filter(|(of, _)| *of == object);
+            of_object.map(|(_, noise)| noise).any(|noise| noise == path)
+        };
+        let paths = match write.verb() {
+            "update" => write.changed_paths(),
+            _ => vec![String::new()],
+        };
+        !paths.iter().all(is_noise)
+    }
+
+    /// The operator's writes that count as work, since a version.
+    pub(super) fn work_since(&self, version: u64) -> Vec<WriteRecord> {
+        let mut writes = self.server.writes_since(version);
+        writes.retain(|write| Lab::is_operators(write) && self.is_work(write));
+        writes
+    }
+
+    /// Waits until nothing is written any more. Starts a process that has ended again, as a kubelet does.
+    ///
+    /// Returns at once when a fault holds a request. What the operator writes for ever is added to [`Lab::noise`], and no longer waited for.
+    pub(super) async fn settle(&mut self) -> Result<(), CannotJudge> {
+        let from = self.server.version();
+        let (started, mut seen) = (Instant::now(), from);
+        let (mut idle, mut longest) = (0, 0);
+        loop {
+            if self.is_holding() {
+                return Ok(());
+            }
+            sleep(TICK).await;
+            idle += 1;
+            let version = self.server.version();
+            if version != seen {
+                let writes = self.server.writes_since(seen);
+                seen = version;
+                if writes.iter().any(|write| self.is_work(write)) {
+                    longest = longest.max(idle);
+                    idle = 0;
+                }
+                let is_late = started.elapsed() > self.scorecard.patience * 2;
+                let limit = if is_late { SLOW_LOOP_WRITES } else { LOOP_WRITES };
+                self.find_loops(from, limit)?;
+            }
+            if let Some(end) = self.process.as_mut().and_then(Process::ended) {
+                self.incidents.push(format!("it ended: {end}"));
+                if self.incidents.len() > RESTARTS_MAX {
+                    return Err(CannotJudge(format!("COMMAND ended {} times: {end}", self.incidents.len())));
+                }
+                self.start()?;
+                idle = 0;
+            }
+            let is_too_late = started.elapsed() > self.scorecard.patience * 10;
+            if is_too_late || TICK * idle >= self.scorecard.quiet.max(TICK * longest * 3) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Adds the objects that the operator has written more often than the limit to the noise: the fields that changed in the
+    /// second half of these writes.
+    fn find_loops(&mut self, from: u64, limit: usize) -> Result<(), CannotJudge> {
+        let mut writes: BTreeMap<String, Vec<WriteRecord>> = BTreeMap::new();
+        let work = self.work_since(from);
+        if work.len() > WRITES_MAX {
+            let newest =
+                work.last().map(|write| format!("{} {}/{}", write.verb(), write.resource, write.object));
+            let newest = newest.unwrap_or_default();
+            return Err(CannotJudge(format!(
+                "COMMAND floods the server: {} writes, the last is {newest}",
+                work.len()
+            )));
+        }
+        for write in work {
+            writes.entry(format!("{}/{}", write.resource, write.object)).or_default().push(write);
+        }
+        for (object, writes) in writes.into_iter().filter(|(_, writes)| writes.len() > limit) {
+            for write in &writes[writes.len() / 2..] {
+                let mut paths = write.changed_paths();
+                if write.verb() != "update" {
+                    paths.push(String::new());
+                }
+                self.noise.extend(paths.into_iter().map(|path| (object.clone(), path)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for a second in ticks: for longer on a busy machine.
+    pub(super) async fn wait_a_second(&self) {
+        for _ in 0..50 {
+            sleep(TICK).await;
+        }
+    }
+
+    /// Waits until a fault holds a request, or [`FAULT_TICKS_MAX`] are over. Whether one is held.
+    pub(super) async fn is_held(&self) -> bool {
+        for _ in 0..FAULT_TICKS_MAX {
+            if self.is_holding() {
+                return true;
+            }
+            sleep(TICK).await;
+        }
+        false
+    }
+
+    /// Waits until so many requests of the operator got this status since the call, or [`FAULT_TICKS_MAX`] are over.
+    pub(super) async fn until_refused(&self, status: u16, count: usize) {
+        let refused = || {
+            let requests = self.server.requests();
+            requests.iter().filter(|request| request.status == status && request.user == self.user()).count()
+        };
+        let before = refused();
+        for _ in 0..FAULT_TICKS_MAX {
+            sleep(TICK).await;
+            if refused() >= before + count {
+                return;
+            }
+        }
+    }
+
+    /// Waits until the state is as in the reference. What differs at first may only be late.
+    pub(super) async fn becomes(
+        &mut self,
+        expected: &Snapshot,
+        mask: &Mask,
+    ) -> Result<Repaired, CannotJudge> {
+        self.settle().await?;
+        let differences = |lab: &Lab| expected.differences(&lab.snapshot(), mask);
+        let before = self.lasting(differences).await?;
+        if before.is_empty() {
+            return Ok(Repaired::Yes);
+        }
+        self.poke().await;
+        self.settle().await?;
+        let after = self.lasting(differences).await?;
+        Ok(if after.is_empty() { Repaired::AfterPoke(before) } else { Repaired::No(after) })
+    }
+
+    /// What is wrong for longer than [`Scorecard::patience`]. Returns as soon as nothing is.
+    pub(super) async fn lasting<T>(&mut self, wrong: impl Fn(&Lab) -> Vec<T>) -> Result<Vec<T>, CannotJudge> {
+        let mut ticks = 0;
+        loop {
+            let found = wrong(self);
+            if found.is_empty() || TICK * ticks > self.scorecard.patience {
+                return Ok(found);
+            }
+            let version = self.server.version();
+            sleep(TICK).await;
+            ticks += 1;
+            if self.server.version() != version {
+                self.settle().await?;
+            }
+        }
+    }
+
+    /// How often the operator has created and deleted each object since the samples.
+    pub(super) fn counts(&self) -> BTreeMap<String, [usize; 2]> {
+        let mut counts: BTreeMap<String, [usize; 2]> = BTreeMap::new();
+        for write in self.work_since(self.version) {
+            let Some(object) = write.before.as_ref().or(write.after.as_ref()) else { continue };
+            let name = snapshot::name_of(&write.resource, &write.object, object);
+            let count = counts.entry(name).or_default();
+            match write.verb() {
+                "create" => count[0] += 1,
+                "delete" => count[1] += 1,
+                _ => {}
+            }
+        }
+        counts
+    }
+
+    /// The ownerReferences to a uid that no object has.
+    pub(super) fn dead_owners(&self) -> Vec<String> {
+        let storage = self.server.server.storage();
+        let all = || {
+            storage.collections().flat_map(|(name, collection)| {
+                collection.objects.iter().map(move |(key, object)| (name, key, object))
+            })
+        };
+        let uids: HashSet<&str> =
+            all().filter_map(|(.., object)| object["metadata"]["uid"].as_str()).collect();
+        let mut dead = Vec::new();
+        for (name, key, object) in all() {
+            for owner in object["metadata"]["ownerReferences"].as_array().into_iter().flatten() {
+                if owner["uid"].as_str().is_some_and(|uid| !uids.contains(uid)) {
+                    dead.push(format!("{name}/{key} has an owner that does not exist: {owner}"));
+                }
+            }
+        }
+        dead
+    }
+
+    /// Whether a fault holds a request of the operator.
+    pub(super) fn is_holding(&self) -> bool {
+        self.server.server.faults.is_holding()
+    }
+
+    /// The operator's panics, and its ends that nobody caused.
+    pub(super) fn incidents(&self) -> Vec<String> {
+        let panic = self.process.as_ref().and_then(Process::panic);
+        self.incidents.iter().cloned().chain(panic).collect()
+    }
+}
+
+/// The kind of an object, in its version.
+fn served(storage: &Storage, object: &Value) -> Option<Arc<Kind>> {
+    let (version, kind) = (object["apiVersion"].as_str()?, object["kind"].as_str()?);
+    let group = version.split_once('/').map_or("", |(group, _)| group);
+    let mut kinds = storage.kinds.in_group(group);
+    kinds.find(|one| one.kind == kind && one.api_version() == version).cloned()
+}
+
+/// `/apis/apps/v1/namespaces/default/deployments/web`; the collection without a name.
+fn path_of(kind: &Kind, namespace: Option<&str>, name: &str) -> String {
+    let mut path = match &*kind.group {
+        "" => format!("/api/{}", kind.version),
+        group => format!("/apis/{group}/{}", kind.version),
+    };
+    if kind.namespaced {
+        path = format!("{path}/namespaces/{}", namespace.unwrap_or(NAMESPACE));
+    }
+    path = format!("{path}/{}", kind.plural);
+    if name.is_empty() { path } else { format!("{path}/{name}") }
+}

@@ -1,0 +1,92 @@
+//! The operator as a process, in a process group of its own: it and its children end together, also if this process panics.
+
+use std::{
+    fs::{self, File},
+    io,
+    path::{Path, PathBuf},
+    process::Stdio,
+};
+
+use tokio::process::{Child, Command};
+
+use super::settings::CannotJudge;
+
+/// What a log has after a panic: in Rust, Go (client-go), Python, Java.
+const PANICS: [&str; 5] = [
+    "panicked at",
+    "panic: ",
+    "Observed a panic",
+    "Traceback (most recent call last)",
+    "Exception in thread",
+];
+
+/// A started operator. Dropping it kills it.
+pub(super) struct Process {
+    child: Child,
+    /// Standard output and error.
+    log: PathBuf,
+}
+
+impl Process {
+    pub(super) fn start(command: &[String], kubeconfig: &Path, log: PathBuf) -> Result<Process, CannotJudge> {
+        let cannot = |what: &str, error: io::Error| CannotJudge(format!("{what}: {error}"));
+        let path = kubeconfig.to_string_lossy();
+        let words: Vec<String> = command.iter().map(|word| word.replace("{kubeconfig}", &path)).collect();
+        let Some((program, arguments)) = words.split_first() else {
+            return Err(CannotJudge("no COMMAND is given after --".to_owned()));
+        };
+        let output = File::create(&log).map_err(|error| cannot("log", error))?;
+        let errors = output.try_clone().map_err(|error| cannot("log", error))?;
+        let mut started = Command::new(program);
+        started.args(arguments).env("KUBECONFIG", kubeconfig).env("ENABLE_WEBHOOKS", "false");
+        started.stdin(Stdio::null()).stdout(output).stderr(errors).kill_on_drop(true);
+        // Ctrl-C is for us, not for the operator.
+        #[cfg(unix)]
+        started.process_group(0);
+        let child = started.spawn().map_err(|error| cannot(&format!("COMMAND {program}"), error))?;
+        Ok(Process { child, log })
+    }
+
+    /// Kills it as a crash does, and waits until it is gone.
+    pub(super) async fn kill(mut self) {
+        self.kill_group();
+        // It may have ended by itself.
+        let _ = self.child.kill().await;
+    }
+
+    /// `exit status: 1: the last line of the log`, if it has ended.
+    pub(super) fn ended(&mut self) -> Option<String> {
+        let status = self.child.try_wait().ok()??;
+        Some(format!("{status}: {}", self.last_line()))
+    }
+
+    /// The line of the log with a panic.
+    pub(super) fn panic(&self) -> Option<String> {
+        let log = self.log();
+        log.lines().find(|line| PANICS.iter().any(|panic| line.contains(panic))).map(str::to_owned)
+    }
+
+    fn last_line(&self) -> String {
+        let log = self.log();
+        log.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it wrote no log").to_owned()
+    }
+
+    fn log(&self) -> String {
+        fs::read(&self.log).map(|log| String::from_utf8_lossy(&log).into_owned()).unwrap_or_default()
+    }
+
+    fn kill_group(&self) {
+        #[cfg(unix)]
+        if let Some(id) =
+            self.child.id().and_then(|id| rustix::process::Pid::from_raw(i32::try_from(id).ok()?))
+        {
+            let _ = rustix::process::kill_process_group(id, rustix::process::Signal::KILL);
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill_group();
+    }
+}

@@ -1,0 +1,289 @@
+//! Two runs without a fault. What they have in common is expected of each run with a fault; what differs is not compared.
+
+use std::{collections::BTreeMap, sync::Mutex, time::Duration};
+
+use tokio::{sync::OnceCell, time::Instant};
+
+use super::{
+    lab::{ChildKey, Lab, Repaired},
+    report::{Outcome, Verdict},
+    settings::{CannotJudge, Scorecard},
+    snapshot::{Mask, Snapshot, name_of},
+};
+use crate::{
+    Fault, Rule,
+    state::{RequestRecord, WriteRecord},
+    storage::lock,
+};
+
+/// A write of the operator at which a fault can happen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Trigger {
+    /// `create/services/default/web#1`: the same in each run.
+    pub(super) name: String,
+    pub(super) method: String,
+    pub(super) path: String,
+    /// Which of the requests with this method and path in their target.
+    pub(super) nth: u64,
+}
+
+/// Of a write that is repeated, only these are triggers.
+const OCCURRENCES_MAX: usize = 3;
+
+/// What is expected of a correct operator.
+pub(super) struct Reference<'a> {
+    pub(super) scorecard: &'a Scorecard,
+    pub(super) state: Snapshot,
+    pub(super) mask: Mask,
+    /// The creations and deletions of each object: the larger numbers of both runs.
+    pub(super) counts: BTreeMap<String, [usize; 2]>,
+    pub(super) triggers: Vec<Trigger>,
+    /// What is wrong even without a fault.
+    pub(super) problems: Vec<String>,
+    /// Objects and fields that are written for ever.
+    pub(super) loops: Vec<(String, String)>,
+    /// How long the operator worked after the samples came, and its writes.
+    pub(super) worked: Duration,
+    pub(super) writes: Vec<String>,
+    /// Runs whose operator has settled in this state.
+    settled: Mutex<Vec<Lab<'a>>>,
+    repaired: OnceCell<Vec<ChildKey>>,
+}
+
+struct Run {
+    state: Snapshot,
+    counts: BTreeMap<String, [usize; 2]>,
+    triggers: Vec<Trigger>,
+    problems: Vec<String>,
+    loops: Vec<(String, String)>,
+    worked: Duration,
+    writes: Vec<String>,
+}
+
+impl<'a> Reference<'a> {
+    pub(super) async fn of(scorecard: &'a Scorecard) -> Result<Reference<'a>, CannotJudge> {
+        // Samples that are refused are an error before anything is started.
+        let mut lab = Lab::new(scorecard).await?;
+        lab.create_samples().await?;
+        lab.end().await;
+        let (mut first, mut second) = (run(scorecard).await?, run(scorecard).await?);
+        if first.has_other_objects(&second) {
+            // One of the two may have been cut short on a busy machine.
+            first = std::mem::replace(&mut second, run(scorecard).await?);
+        }
+        let (mut mask, mut problems) = (Mask::default(), second.problems);
+        problems.extend(first.problems);
+        mask.fields.extend(first.loops.iter().chain(&second.loops).cloned());
+        for difference in first.state.differences(&second.state, &mask) {
+            let collection = difference.object.split('/').next().unwrap_or_default().to_owned();
+            if difference.path.is_empty() {
+                problems.push(format!("not deterministic: {} is in only one of two runs", difference.object));
+                mask.collections.insert(collection);
+            } else {
+                mask.fields.insert((difference.object, difference.path));
+            }
+        }
+        problems.sort();
+        problems.dedup();
+        let mut counts = first.counts;
+        for (object, count) in second.counts {
+            let most = counts.entry(object).or_default();
+            *most = [most[0].max(count[0]), most[1].max(count[1])];
+        }
+        let Run { state, triggers, loops, worked, writes, .. } = first;
+        let (settled, repaired) = (Mutex::default(), OnceCell::new());
+        Ok(Reference {
+            scorecard,
+            state,
+            mask,
+            counts,
+            triggers,
+            problems,
+            loops,
+            worked,
+            writes,
+            settled,
+            repaired,
+        })
+    }
+
+    /// A new run, in which loops that are known do not count as work.
+    pub(super) async fn lab(&self) -> Result<Lab<'a>, CannotJudge> {
+        let mut lab = Lab::new(self.scorecard).await?;
+        lab.noise.extend(self.loops.iter().cloned());
+        lab.start()?;
+        Ok(lab)
+    }
+
+    /// As [`Reference::lab`], with an operator that has only these permissions.
+    pub(super) async fn limited(&self, rules: Vec<Rule>) -> Result<Lab<'a>, CannotJudge> {
+        let mut lab = Lab::new(self.scorecard).await?;
+        lab.noise.extend(self.loops.iter().cloned());
+        lab.limit_next(rules);
+        lab.start()?;
+        Ok(lab)
+    }
+
+    /// A run up to the settled operator, with the samples: one that was given back, or a new one.
+    pub(super) async fn settled(&self) -> Result<Lab<'a>, CannotJudge> {
+        let given_back = lock(&self.settled).pop();
+        if let Some(lab) = given_back {
+            return Ok(lab);
+        }
+        let mut lab = self.lab().await?;
+        lab.connected().await?;
+        lab.create_samples().await?;
+        lab.settle().await?;
+        Ok(lab)
+    }
+
+    /// Keeps a run for the next check, if its operator has settled in the state of the reference.
+    pub(super) async fn give_back(&self, mut lab: Lab<'a>) {
+        lab.server.end_faults();
+        let has_new_loops = lab.noise.len() > self.loops.len();
+        if has_new_loops || !self.state.differences(&lab.snapshot(), &self.mask).is_empty() {
+            return lab.end().await;
+        }
+        lab.incidents.clear();
+        lock(&self.settled).push(lab);
+    }
+
+    /// A new run with a fault at a write of the operator, up to the settled operator.
+    pub(super) async fn with_fault(&self, trigger: &Trigger, fault: Fault) -> Result<Lab<'a>, CannotJudge> {
+        let mut lab = self.lab().await?;
+        lab.server.fault(fault.on(&trigger.method, &trigger.path).by(&lab.user()).nth(trigger.nth));
+        lab.connected().await?;
+        lab.create_samples().await?;
+        lab.settle().await?;
+        Ok(lab)
+    }
+
+    /// A new run up to a write of the operator: its answer is held. `None`: the write did not come.
+    pub(super) async fn held_at(&self, trigger: &Trigger) -> Result<Option<Lab<'a>>, CannotJudge> {
+        let lab = self.with_fault(trigger, Fault::HoldAnswer).await?;
+        if lab.is_holding() {
+            return Ok(Some(lab));
+        }
+        lab.end().await;
+        Ok(None)
+    }
+
+    /// The children that the operator creates again after their deletion.
+    pub(super) async fn repaired(&self) -> Result<&[ChildKey], CannotJudge> {
+        let repaired = self.repaired.get_or_try_init(async || {
+            let mut lab = self.settled().await?;
+            let mut children: Vec<ChildKey> = lab.children().iter().map(ChildKey::of).collect();
+            children.retain(|child| !self.scorecard.keep.contains(&child.kind));
+            lab.delete_children(&children).await;
+            lab.settle().await?;
+            let all = children.clone();
+            let missing = lab
+                .lasting(|lab| all.iter().filter(|child| !lab.has_child(child)).cloned().collect())
+                .await?;
+            children.retain(|child| !missing.contains(child));
+            self.give_back(lab).await;
+            Ok(children)
+        });
+        repaired.await.map(Vec::as_slice)
+    }
+
+    /// Waits until the state of a run is that of the reference.
+    pub(super) async fn judge(&self, lab: &mut Lab<'_>, after: &str) -> Result<Verdict, CannotJudge> {
+        Ok(match lab.becomes(&self.state, &self.mask).await? {
+            Repaired::Yes => Verdict::pass(""),
+            Repaired::AfterPoke(differences) => Verdict::differs(Outcome::Warn, after, differences),
+            Repaired::No(differences) => Verdict::differs(Outcome::Fail, after, differences),
+        })
+    }
+
+    /// The objects that were created or deleted more often than in the reference.
+    pub(super) fn surplus(&self, lab: &Lab<'_>) -> Vec<String> {
+        let mut surplus = Vec::new();
+        for (object, [created, deleted]) in &lab.counts() {
+            let collection = object.split('/').next().unwrap_or_default();
+            let [most_created, most_deleted] = self.counts.get(object).copied().unwrap_or_default();
+            if self.mask.collections.contains(collection) {
+                continue;
+            }
+            if *created > most_created {
+                surplus
+                    .push(format!("{object} was created {created} times, without the fault {most_created}"));
+            }
+            if *deleted > most_deleted {
+                surplus
+                    .push(format!("{object} was deleted {deleted} times, without the fault {most_deleted}"));
+            }
+        }
+        surplus
+    }
+}
+
+impl Run {
+    fn has_other_objects(&self, other: &Run) -> bool {
+        self.state
+            .differences(&other.state, &Mask::default())
+            .iter()
+            .any(|difference| difference.path.is_empty())
+    }
+}
+
+async fn run(scorecard: &Scorecard) -> Result<Run, CannotJudge> {
+    let mut lab = Lab::started(scorecard).await?;
+    lab.create_samples().await?;
+    let started = Instant::now();
+    lab.settle().await?;
+    let worked = started.elapsed();
+    let writes = lab.work_since(lab.version);
+    if writes.is_empty() && lab.noise.is_empty() {
+        return Err(CannotJudge(
+            "COMMAND wrote nothing after the samples were created: does it watch their namespace?".to_owned(),
+        ));
+    }
+    let mut problems = lab.dead_owners();
+    problems.extend(lab.incidents());
+    let run = Run {
+        state: lab.snapshot(),
+        counts: lab.counts(),
+        triggers: triggers(&lab.server.requests(), &writes),
+        problems,
+        loops: lab.noise.iter().cloned().collect(),
+        worked,
+        writes: writes.iter().map(|write| format!("{} {}", write.verb(), write.resource)).collect(),
+    };
+    lab.end().await;
+    Ok(run)
+}
+
+/// The writes as triggers, each with its number among the requests that a fault with its method and path counts.
+fn triggers(requests: &[RequestRecord], writes: &[WriteRecord]) -> Vec<Trigger> {
+    let own: Vec<&RequestRecord> =
+        requests.iter().filter(|request| writes.iter().any(|write| write.user == request.user)).collect();
+    let mut triggers: Vec<Trigger> = Vec::new();
+    let mut from = 0;
+    for write in writes {
+        let is_it = |request: &&RequestRecord| {
+            request.method == write.method && request.path == write.path && request.status < 300
+        };
+        let Some(at) = own[from..].iter().position(is_it) else { continue };
+        from += at + 1;
+        let Some(object) = write.after.as_ref().or(write.before.as_ref()) else { continue };
+        let object = name_of(&write.resource, &write.object, object);
+        if object.contains('*') && write.method != "POST" {
+            continue;
+        }
+        let verb = if write.path.ends_with("/status") { "status" } else { write.verb() };
+        let name = format!("{verb}/{object}");
+        let before = triggers.iter().filter(|trigger| trigger.name.starts_with(&format!("{name}#"))).count();
+        if before == OCCURRENCES_MAX {
+            continue;
+        }
+        let matches = |request: &&&RequestRecord| {
+            request.method == write.method
+                && format!("{}?{}", request.path, request.query).contains(&write.path)
+        };
+        let nth = own[..from].iter().filter(matches).count() as u64;
+        let (method, path) = (write.method.clone(), write.path.clone());
+        triggers.push(Trigger { name: format!("{name}#{}", before + 1), method, path, nth });
+    }
+    triggers
+}

@@ -1,0 +1,97 @@
+//! What to test, and how.
+
+use std::{fmt, time::Duration};
+
+use serde_json::Value;
+
+/// How many checks to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// Those that find most: `converges`, `quiet`, `restart-is-silent`, `repairs-drift`, `deletes-cleanly`, `crash-between-writes`.
+    Quick,
+    /// All checks.
+    Checks,
+    /// All checks, with all their faults: a crash after each of the writes.
+    Faults,
+}
+
+/// An operator, the objects that it serves, and how to judge it.
+#[derive(Clone, Debug)]
+pub struct Scorecard {
+    /// The CRDs, and other objects that are there before the operator starts.
+    pub crds: Vec<Value>,
+    /// The custom resources, and the objects that they need.
+    pub samples: Vec<Value>,
+    /// The Roles and ClusterRoles that the operator is shipped with, for the check `shipped-role`.
+    pub rbac: Vec<Value>,
+    /// The program and its arguments. `{kubeconfig}` in them becomes the path of the kubeconfig, which is also in `KUBECONFIG`.
+    pub command: Vec<String>,
+    /// Kinds of objects that may stay after the deletion: `PersistentVolumeClaim`.
+    pub keep: Vec<String>,
+    /// What is not compared: a `KIND`, or a field as `KIND:PATH`, such as `ConfigMap:.data.time`.
+    pub ignore: Vec<String>,
+    /// How many checks to run, if `only` names none.
+    pub extent: Extent,
+    /// The checks to run, by name. `crash-between-writes:create/services#1` is the check with this crash alone.
+    pub only: Vec<String>,
+    /// How many checks run at a time. More than one needs an operator that can run twice on a machine: without a fixed port.
+    pub jobs: usize,
+    /// Chooses the crashes if there are too many for all.
+    pub seed: u64,
+    /// How long nothing may be written until the operator counts as settled. A slow operator gets three times its longest pause.
+    pub quiet: Duration,
+    /// How long an operator may take to settle, and to repair a difference.
+    pub patience: Duration,
+    /// How long a process may take until it lists or watches the kind of a sample.
+    pub start: Duration,
+}
+
+impl Scorecard {
+    /// Settings with the defaults.
+    #[must_use]
+    pub fn new(crds: Vec<Value>, samples: Vec<Value>, command: Vec<String>) -> Scorecard {
+        Scorecard {
+            crds,
+            samples,
+            rbac: Vec::new(),
+            command,
+            keep: Vec::new(),
+            ignore: Vec::new(),
+            extent: Extent::Checks,
+            only: Vec::new(),
+            jobs: 1,
+            seed: 1,
+            quiet: Duration::from_secs(1),
+            patience: Duration::from_secs(30),
+            start: Duration::from_secs(30),
+        }
+    }
+
+    /// The part of `--only` after the name of a check, if it has one.
+    pub(super) fn trigger_of(&self, check: &str) -> Option<&str> {
+        self.only.iter().find_map(|only| only.strip_prefix(check)?.strip_prefix(':'))
+    }
+
+    /// Whether to run a check. `quick` are the names of those for [`Extent::Quick`].
+    pub(super) fn has(&self, check: &str, quick: &[&str]) -> bool {
+        if !self.only.is_empty() {
+            return self.only.iter().any(|only| only.split(':').next() == Some(check));
+        }
+        match self.extent {
+            Extent::Quick => quick.contains(&check),
+            Extent::Checks | Extent::Faults => true,
+        }
+    }
+}
+
+/// Why an operator cannot be judged: in one line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CannotJudge(pub String);
+
+impl fmt::Display for CannotJudge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for CannotJudge {}

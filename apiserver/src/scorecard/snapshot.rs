@@ -1,0 +1,447 @@
+//! The state of a server, in a form that two runs of a correct operator have in common, and the differences between two.
+//!
+//! Removed are the fields that the server sets, and times. References to uids become names. Names with a random suffix become
+//! `web-*`; objects with the same name are compared as a set. Of the built-in kinds, the status is not compared. The values of
+//! Secrets become hashes, so that no report shows them.
+
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    fmt,
+    hash::{BuildHasher, RandomState},
+    sync::LazyLock,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use regex::Regex;
+use serde_json::{Map, Value};
+
+use crate::{
+    state::differences,
+    storage::{Collection, Storage},
+};
+
+/// Collections that are not compared: their objects say what happened, or follow from other objects.
+const NOT_COMPARED: [&str; 6] = [
+    "events.events.k8s.io",
+    "events",
+    "controllerrevisions.apps",
+    "replicasets.apps",
+    "endpoints",
+    "endpointslices.discovery.k8s.io",
+];
+
+/// The annotation that makes an operator look at an object again. It is not compared.
+pub(super) const POKE: &str = "scorecard.listwatch/poke";
+
+/// Fields of metadata that the server sets.
+const SERVER_FIELDS: [&str; 8] = [
+    "uid",
+    "resourceVersion",
+    "creationTimestamp",
+    "managedFields",
+    "generation",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "generateName",
+];
+
+/// Fields at any depth that the server, its scheduler or the counting of generations sets.
+const MACHINE_FIELDS: [&str; 13] = [
+    "clusterIP",
+    "clusterIPs",
+    "nodePort",
+    "healthCheckNodePort",
+    "nodeName",
+    "hostIP",
+    "hostIPs",
+    "podIP",
+    "podIPs",
+    "volumeName",
+    "observedGeneration",
+    "lastTransitionTime",
+    "pod-template-hash",
+];
+
+/// Length of a uid.
+const UID_BYTES: usize = 36;
+
+/// Numbers within a day of now are times.
+const DAY_SECS: u64 = 24 * 60 * 60;
+
+/// Whether the writes of a collection are those of an operator at work, and not its records or its lock.
+pub(super) fn is_compared(collection: &str) -> bool {
+    !NOT_COMPARED.contains(&collection) && collection != "leases.coordination.k8s.io"
+}
+
+/// `statefulsets.apps/default/web`, with `*` for what is random.
+pub(super) fn name_of(collection: &str, key: &str, object: &Value) -> String {
+    let metadata = &object["metadata"];
+    let mut key = key.to_owned();
+    if let (Some(prefix), Some(name)) = (metadata["generateName"].as_str(), metadata["name"].as_str())
+        && !prefix.is_empty()
+        && name.starts_with(prefix)
+    {
+        key = format!("{}{prefix}*", key.strip_suffix(name).unwrap_or_default());
+    }
+    if let Some(hash) = metadata["labels"]["pod-template-hash"].as_str() {
+        key = key.replace(hash, "*");
+    }
+    format!("{collection}/{}", without_uids(&key))
+}
+
+/// The name of a volume has the uid of its claim.
+fn without_uids(text: &str) -> Cow<'_, str> {
+    static UID: LazyLock<Option<Regex>> =
+        LazyLock::new(|| Regex::new("[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}").ok());
+    UID.as_ref().map_or(Cow::Borrowed(text), |uid| uid.replace_all(text, "*"))
+}
+
+/// A difference between the reference and a run with a fault.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Mismatch {
+    /// `services/default/web`
+    pub object: String,
+    /// `.spec.replicas`. Empty for the whole object.
+    pub path: String,
+    /// The value in the reference. Null: it has none.
+    pub expected: Value,
+    /// The value in this run. Null: it has none.
+    pub found: Value,
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Mismatch { object, path, expected, found } = self;
+        match (&**path, expected, found) {
+            ("", _, Value::Null) => write!(f, "{object} is missing"),
+            ("", Value::Null, _) => write!(f, "{object} should not exist"),
+            _ => write!(f, "{object} {path} is {found}, expected {expected}"),
+        }
+    }
+}
+
+/// What differs between two runs without a fault, and so is not compared.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Mask {
+    /// Fields of objects, with all below them.
+    pub(super) fields: BTreeSet<(String, String)>,
+    /// Collections of which the runs have different objects.
+    pub(super) collections: BTreeSet<String>,
+}
+
+impl Mask {
+    fn hides(&self, object: &str, path: &str) -> bool {
+        let is_below = |field: &String| {
+            path.strip_prefix(field.as_str())
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+        };
+        let collection = object.split('/').next().unwrap_or_default();
+        self.collections.contains(collection)
+            || (!path.is_empty() && self.fields.iter().any(|(of, field)| of == object && is_below(field)))
+    }
+}
+
+/// The objects by their normalised names.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Snapshot(BTreeMap<String, Vec<Value>>);
+
+impl Snapshot {
+    /// The objects whose uids are not in `before`.
+    pub(super) fn of(storage: &Storage, before: &HashSet<String>, ignored: &[String]) -> Snapshot {
+        let names = names_by_uid(storage);
+        let mut objects: BTreeMap<String, Vec<Value>> = BTreeMap::new();
+        for (collection, Collection { objects: stored, .. }) in storage.collections() {
+            if !is_compared(collection) {
+                continue;
+            }
+            for (key, object) in stored {
+                if object["metadata"]["uid"].as_str().is_some_and(|uid| before.contains(uid)) {
+                    continue;
+                }
+                let kind =
+                    object["kind"].as_str().map_or_else(|| kind_of(storage, collection), str::to_owned);
+                if ignored.contains(&kind) {
+                    continue;
+                }
+                let is_custom = storage.kinds.of_collection(collection).is_some_and(|kind| kind.is_custom());
+                let mut value = normalised(object, &names, is_custom);
+                if collection == "secrets" {
+                    hide(&mut value);
+                }
+                for path in
+                    ignored.iter().filter_map(|ignored| ignored.strip_prefix(&kind)?.strip_prefix(":."))
+                {
+                    remove(&mut value, path);
+                }
+                objects.entry(name_of(collection, key, object)).or_default().push(value);
+            }
+        }
+        for values in objects.values_mut() {
+            values.sort_by_cached_key(Value::to_string);
+        }
+        Snapshot(objects)
+    }
+
+    /// What the copy of this state in another namespace lacks.
+    pub(super) fn differences_in(&self, found: &Snapshot, mask: &Mask, namespace: &str) -> Vec<Mismatch> {
+        let mut copies = BTreeMap::new();
+        for (name, values) in &found.0 {
+            let parts: Vec<&str> = name.splitn(3, '/').collect();
+            if let [collection, of, name] = parts[..]
+                && of == namespace
+            {
+                copies.insert((collection, name), values);
+            }
+        }
+        let mut copy = BTreeMap::new();
+        for name in self.0.keys() {
+            let parts: Vec<&str> = name.splitn(3, '/').collect();
+            if let [collection, _, of] = parts[..]
+                && let Some(values) = copies.get(&(collection, of))
+            {
+                copy.insert(name.clone(), Vec::clone(values));
+            }
+        }
+        let mut differences = self.differences(&Snapshot(copy), mask);
+        differences.retain(|difference| {
+            let object = difference.object.splitn(3, '/').collect::<Vec<_>>();
+            let [_, own, _] = object[..] else { return false };
+            // A value may have the name of the namespace in it.
+            let (expected, found) = (difference.expected.to_string(), difference.found.to_string());
+            expected.replace(own, namespace) != found
+        });
+        differences
+    }
+
+    /// What is in one and not in the other, or different.
+    pub(super) fn differences(&self, found: &Snapshot, mask: &Mask) -> Vec<Mismatch> {
+        let mut all = Vec::new();
+        let names: BTreeSet<&String> = self.0.keys().chain(found.0.keys()).collect();
+        for name in names.into_iter().filter(|name| !mask.hides(name, "")) {
+            let none = Vec::new();
+            let (expected, found) = (self.0.get(name).unwrap_or(&none), found.0.get(name).unwrap_or(&none));
+            for index in 0..expected.len().max(found.len()) {
+                let (one, other) = (expected.get(index), found.get(index));
+                let difference = |path: &str, expected: &Value, found: &Value| Mismatch {
+                    object: name.clone(),
+                    path: path.to_owned(),
+                    expected: expected.clone(),
+                    found: found.clone(),
+                };
+                let (Some(one), Some(other)) = (one, other) else {
+                    let value = |side: Option<&Value>| side.map_or(Value::Null, |_| "an object".into());
+                    all.push(difference("", &value(one), &value(other)));
+                    continue;
+                };
+                let mut paths = Vec::new();
+                differences(one, other, "", &mut paths);
+                for path in paths.iter().filter(|path| !mask.hides(name, path)) {
+                    all.push(difference(path, at(one, path), at(other, path)));
+                }
+            }
+        }
+        all
+    }
+}
+
+/// Replaces the values of a Secret by hashes. Their key is random in each process, so nobody can try values.
+fn hide(secret: &mut Value) {
+    static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+    for field in ["data", "stringData"] {
+        let values = secret.get_mut(field).and_then(Value::as_object_mut);
+        for value in values.into_iter().flat_map(Map::values_mut) {
+            *value = format!("<hash {:016x}>", KEY.hash_one(value.to_string())).into();
+        }
+    }
+}
+
+fn kind_of(storage: &Storage, collection: &str) -> String {
+    storage.kinds.of_collection(collection).map(|kind| kind.kind.clone()).unwrap_or_default()
+}
+
+fn names_by_uid(storage: &Storage) -> HashMap<String, String> {
+    let mut names = HashMap::new();
+    for (collection, Collection { objects, .. }) in storage.collections() {
+        for (key, object) in objects {
+            if let Some(uid) = object["metadata"]["uid"].as_str() {
+                names.insert(uid.to_owned(), name_of(collection, key, object));
+            }
+        }
+    }
+    names
+}
+
+/// An object without what differs between runs.
+pub(super) fn normalised(object: &Value, names: &HashMap<String, String>, with_status: bool) -> Value {
+    let mut value = object.clone();
+    let hash = object["metadata"]["labels"]["pod-template-hash"].as_str().unwrap_or_default().to_owned();
+    let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+    if let Some(object) = value.as_object_mut() {
+        if !with_status {
+            object.remove("status");
+        }
+        if let Some(Value::Object(metadata)) = object.get_mut("metadata") {
+            SERVER_FIELDS.iter().for_each(|field| drop(metadata.remove(*field)));
+            if let Some(Value::Object(annotations)) = metadata.get_mut("annotations") {
+                annotations.retain(|key, _| {
+                    key != POKE
+                        && key != "deployment.kubernetes.io/revision"
+                        && !key.starts_with("kubectl.kubernetes.io/")
+                });
+                if annotations.is_empty() {
+                    metadata.remove("annotations");
+                }
+            }
+        }
+    }
+    let is_random = |text: &str| !hash.is_empty() && text.contains(&hash);
+    simplify(&mut value, names);
+    let generated = name_of("", &name, object);
+    if generated != format!("/{name}") {
+        replace_text(&mut value, &name, &generated[1..]);
+    }
+    if is_random(&value.to_string()) {
+        replace_text(&mut value, &hash, "*");
+    }
+    value
+}
+
+fn replace_text(value: &mut Value, from: &str, to: &str) {
+    match value {
+        Value::String(text) if text.contains(from) => *text = text.replace(from, to),
+        Value::Array(list) => list.iter_mut().for_each(|item| replace_text(item, from, to)),
+        Value::Object(map) => map.values_mut().for_each(|item| replace_text(item, from, to)),
+        _ => {}
+    }
+}
+
+fn simplify(value: &mut Value, names: &HashMap<String, String>) {
+    static TIME: LazyLock<Option<Regex>> =
+        LazyLock::new(|| Regex::new(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:?\d\d)?").ok());
+    match value {
+        Value::String(text) => {
+            if let Some(name) = names.get(text.as_str()) {
+                text.clone_from(name);
+            } else if let Some(time) = TIME.as_ref().filter(|time| time.is_match(text)) {
+                *text = time.replace_all(text, "<time>").into_owned();
+            } else if text.len() > UID_BYTES {
+                // A uid alone that no object has is a difference.
+                *text = without_uids(text).into_owned();
+            }
+        }
+        Value::Number(number) => {
+            if number.as_u64().is_some_and(is_near_now) {
+                *value = "<time>".into();
+            }
+        }
+        Value::Array(list) => {
+            list.iter_mut().for_each(|item| simplify(item, names));
+            by_name(value);
+        }
+        Value::Object(map) => {
+            MACHINE_FIELDS.iter().for_each(|field| drop(map.remove(*field)));
+            let is_condition = ["type", "status", "reason"].iter().all(|field| map.contains_key(*field));
+            if is_condition {
+                map.remove("message");
+            }
+            map.values_mut().for_each(|item| simplify(item, names));
+        }
+        Value::Null | Value::Bool(_) => {}
+    }
+}
+
+/// A list whose items have a name, or are conditions of different types, as a map: their order does not matter.
+fn by_name(value: &mut Value) {
+    let Value::Array(list) = value else { return };
+    for key in ["name", "type"] {
+        let named: Option<Map<String, Value>> =
+            list.iter().map(|item| Some((item[key].as_str()?.to_owned(), item.clone()))).collect();
+        if let Some(named) = named.filter(|named| !named.is_empty() && named.len() == list.len()) {
+            *value = Value::Object(named);
+            return;
+        }
+    }
+}
+
+fn is_near_now(number: u64) -> bool {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map(|now| now.as_secs()).unwrap_or_default();
+    number.abs_diff(now) < DAY_SECS || (number / 1000).abs_diff(now) < DAY_SECS
+}
+
+/// The value at `.spec.ports[0]`.
+fn at<'a>(value: &'a Value, path: &str) -> &'a Value {
+    // A key may contain dots. Take the longest one that is there.
+    if path.is_empty() {
+        return value;
+    }
+    if let Some((index, rest)) = path.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        return at(&value[index.parse::<usize>().unwrap_or(usize::MAX)], rest);
+    }
+    let path = path.strip_prefix('.').unwrap_or(path);
+    let keys = value.as_object().into_iter().flat_map(Map::keys);
+    let ends = |key: &String| {
+        path.strip_prefix(key.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+    };
+    match keys.filter(|key| ends(key)).max_by_key(|key| key.len()) {
+        Some(key) => at(&value[key], &path[key.len()..]),
+        None => &Value::Null,
+    }
+}
+
+fn remove(value: &mut Value, path: &str) {
+    match path.split_once('.') {
+        Some((key, rest)) => value.get_mut(key).into_iter().for_each(|value| remove(value, rest)),
+        None => drop(value.as_object_mut().and_then(|map| map.remove(path))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn one(object: &Value) -> Snapshot {
+        Snapshot(BTreeMap::from([("widgets/a".to_owned(), vec![normalised(object, &HashMap::new(), true)])]))
+    }
+
+    #[test]
+    fn what_differs_between_runs_of_a_correct_operator_is_not_compared() {
+        let before = json!({
+            "metadata": {"name": "a", "uid": "1", "resourceVersion": "7", "annotations": {POKE: "1"}},
+            "spec": {"ports": [{"name": "x", "port": 1}, {"name": "y", "port": 2}]},
+            "status": {"at": "2026-01-01T00:00:00Z", "conditions": [
+                {"type": "Ready", "status": "True", "reason": "Ok", "message": "after 2 s"}]}});
+        let after = json!({
+            "metadata": {"name": "a", "uid": "2", "resourceVersion": "9"},
+            "spec": {"ports": [{"name": "y", "port": 2}, {"name": "x", "port": 1}]},
+            "status": {"at": "2026-01-02T00:00:00Z", "conditions": [
+                {"type": "Ready", "status": "True", "reason": "Ok", "message": "after 3 s"}]}});
+        assert_eq!(one(&before).differences(&one(&after), &Mask::default()), []);
+    }
+
+    #[test]
+    fn a_difference_has_a_path_and_both_values_and_can_be_masked() {
+        let (before, after) = (json!({"data": {"a.b": "1"}}), json!({"data": {"a.b": "2"}}));
+        let found = one(&before).differences(&one(&after), &Mask::default());
+        let texts: Vec<String> = found.iter().map(ToString::to_string).collect();
+        assert_eq!(texts, ["widgets/a .data.a.b is \"2\", expected \"1\""]);
+        let mask = Mask { fields: [("widgets/a".to_owned(), ".data".to_owned())].into(), ..Mask::default() };
+        assert_eq!(one(&before).differences(&one(&after), &mask), []);
+        let missing = one(&before).differences(&Snapshot::default(), &mask);
+        assert_eq!(missing[0].to_string(), "widgets/a is missing");
+    }
+
+    #[test]
+    fn a_generated_name_loses_its_random_part() {
+        let pod = json!({"metadata": {"name": "web-6f7c9-x2v4z", "generateName": "web-6f7c9-",
+            "labels": {"pod-template-hash": "6f7c9"}}});
+        assert_eq!(name_of("pods", "default/web-6f7c9-x2v4z", &pod), "pods/default/web-*-*");
+        let volume = json!({"metadata": {"name": "pvc-13b49a39-4a9f-4529-92e3-af5e345fd92f"}});
+        assert_eq!(
+            name_of("persistentvolumes", "pvc-13b49a39-4a9f-4529-92e3-af5e345fd92f", &volume),
+            "persistentvolumes/pvc-*"
+        );
+    }
+}

@@ -1,0 +1,244 @@
+//! The checks of the scorecard: each finds the bug of a broken operator, and nothing in the correct one.
+//!
+//! The operators are this test program, started again as a process. The variable `BUG` names the bug.
+
+mod operator;
+
+use std::{env, time::Duration};
+
+use futures_util::{StreamExt, stream};
+use listwatch_apiserver::scorecard::{self, CannotJudge, Outcome, Report, Scorecard};
+use serde_json::{Value, json};
+
+/// The bugs, the check that finds each, and what it says.
+const BUGS: [(&str, &str, &str); 23] = [
+    ("panics", "converges", "panicked at"),
+    ("counts-for-ever", "quiet", "writes pages.example.com/default/a for ever: .status.checks"),
+    ("writes-at-each-start", "restart-is-silent", "update configmaps/default/a .data.process"),
+    ("ready-is-for-ever", "repairs-drift", "configmaps/default/a deleted: configmaps/default/a is missing"),
+    ("trusts-secrets", "repairs-drift", "secrets/default/a .data.password is \"<hash "),
+    ("no-owner", "deletes-cleanly", "deleted when settled (Background): still there: secrets/default/a"),
+    (
+        "creating-is-somebody-else",
+        "crash-between-writes",
+        "killed after status/pages.example.com/default/a#1: ",
+    ),
+    (
+        "other-name-after-no-answer",
+        "lost-answers",
+        "create/secrets/default/a#1 was lost: secrets/default/a-2 should not exist",
+    ),
+    ("remembers-the-first-uid", "recreated", "deleted and created again: "),
+    (
+        "waits-for-deleted",
+        "missed-events",
+        "configmaps/default/a was deleted, and its watch got a 410: configmaps/default/a is missing",
+    ),
+    ("creates-another-one", "lagging-watch", "configmaps/default/a-2 should not exist"),
+    ("does-not-know-gone", "watches-come-back", "children deleted after the watches got a 410 Gone: "),
+    ("gives-up", "api-server-outage", "children deleted after an outage: "),
+    (
+        "forbidden-is-for-ever",
+        "permission-lost",
+        "configmaps/default/a deleted after its kind was forbidden: ",
+    ),
+    ("does-not-wait", "throttled", "in spite of Retry-After: 1"),
+    (
+        "puts-old-bodies",
+        "conflicts",
+        "repaired: the annotation of another writer, which came just before, is lost",
+    ),
+    (
+        "no-other-labels",
+        "foreign-writers",
+        "written by another client, and lost: labels of /api/v1/namespaces/default/",
+    ),
+    ("overwrites", "name-taken", "of another owner was overwritten"),
+    (
+        "looks-in-any-namespace",
+        "two-namespaces",
+        "the same in the namespace a-scorecard: configmaps/default/a is missing",
+    ),
+    (
+        "saves-before-it-goes",
+        "namespace-deleted",
+        "the namespace does not go away: still there: namespaces/a-scorecard, pages.example.com/a-scorecard/a",
+    ),
+    (
+        "stops-at-an-error",
+        "one-bad-object",
+        "was not created again beside an object whose children are refused",
+    ),
+    ("forgot-a-rule", "shipped-role", "the Roles do not allow: GET /api/v1/services"),
+    ("deletes-by-name", "time-travel", "it deleted secrets/default/a of the new object"),
+];
+
+fn crd() -> Value {
+    let schema = json!({"type": "object", "properties": {
+        "spec": {"type": "object", "properties": {"text": {"type": "string"}}},
+        "status": {"type": "object", "properties": {
+            "phase": {"type": "string"}, "checks": {"type": "integer"}}}}});
+    json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "pages.example.com"}, "spec": {
+            "group": "example.com", "scope": "Namespaced", "names": {"plural": "pages", "kind": "Page"},
+            "versions": [{"name": "v1", "served": true, "storage": true, "subresources": {"status": {}},
+                "schema": {"openAPIV3Schema": schema}}]}})
+}
+
+fn page() -> Value {
+    json!({"apiVersion": "example.com/v1", "kind": "Page", "metadata": {"name": "a"}, "spec": {"text": "hello"}})
+}
+
+fn command(bug: &str) -> Vec<String> {
+    let program = env::current_exe().unwrap().to_string_lossy().into_owned();
+    let words = [
+        "env",
+        &format!("BUG={bug}"),
+        &program,
+        "--exact",
+        "scorecard::operator_process",
+        "--ignored",
+        "--nocapture",
+    ];
+    words.map(str::to_owned).into()
+}
+
+fn settings(command: Vec<String>) -> Scorecard {
+    let mut scorecard = Scorecard::new(vec![crd()], vec![page()], command);
+    scorecard.rbac = vec![role("")];
+    (scorecard.quiet, scorecard.jobs) = (Duration::from_millis(200), 4);
+    scorecard
+}
+
+/// The rules for all that the operator does, but one resource.
+fn role(missing: &str) -> Value {
+    let rule = |group: &str, resources: &[&str], verbs: &[&str]| {
+        let resources: Vec<&&str> = resources.iter().filter(|resource| **resource != missing).collect();
+        json!({"apiGroups": [group], "resources": resources, "verbs": verbs})
+    };
+    let verbs = ["list", "watch", "create", "patch"];
+    json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "pages"}, "rules": [
+        rule("example.com", &["pages", "pages/status"], &verbs),
+        rule("", &["configmaps", "secrets", "services"], &verbs)]})
+}
+
+/// `converges FAIL`, for each check that found something.
+fn found(report: &Report) -> Vec<String> {
+    let found = report.checks.iter().filter(|check| check.verdict.result != Outcome::Pass);
+    found.map(ToString::to_string).collect()
+}
+
+#[tokio::test]
+async fn a_correct_operator_passes_all_checks() {
+    let report = scorecard::run(&settings(command("")), |check| println!("{check}")).await.unwrap();
+    assert_eq!(found(&report), Vec::<String>::new());
+    assert_eq!(report.checks.len(), scorecard::names().len());
+}
+
+/// A broken operator never repairs its fault, so a short patience changes no result.
+fn impatient(bug: &str) -> Scorecard {
+    let rbac = vec![role(if bug == "forgot-a-rule" { "services" } else { "" })];
+    Scorecard { seed: 3, patience: Duration::from_secs(1), rbac, ..settings(command(bug)) }
+}
+
+/// What is wrong with the report about an operator with a bug.
+async fn missed((bug, name, words): (&str, &str, &str)) -> Option<String> {
+    let scorecard = Scorecard { only: vec![name.to_owned()], ..impatient(bug) };
+    let report = match scorecard::run(&scorecard, |_| {}).await {
+        Ok(report) => report,
+        Err(CannotJudge(why)) => return Some(format!("{bug}: {why}")),
+    };
+    let json = report.json(&[]).to_string();
+    assert!(!json.contains("c2VjcmV0") && !json.contains("ZHJpZnQ="), "{bug}: {json}");
+    let check = &report.checks[0];
+    let is_found = check.verdict.result == Outcome::Fail && check.to_string().contains(words);
+    (!is_found).then(|| format!("{bug}: {check}"))
+}
+
+#[tokio::test]
+async fn each_bug_is_found_by_its_check() {
+    let all = BUGS.map(|bug| Box::pin(missed(bug)));
+    let missed: Vec<_> =
+        stream::iter(all).buffer_unordered(8).filter_map(async |missed| missed).collect().await;
+    assert_eq!(missed, Vec::<String>::new());
+}
+
+/// Takes minutes: all checks for each broken operator.
+#[tokio::test]
+#[ignore = "slow; run by hand after a change of a check"]
+async fn each_bug_is_found_by_its_check_alone() {
+    let mut wrong = Vec::new();
+    for (bug, name, _) in BUGS {
+        let report = scorecard::run(&impatient(bug), |_| {}).await.unwrap();
+        let names: Vec<&str> = report.failed().map(|check| check.name).collect();
+        println!("{bug}: {:#?}", found(&report));
+        if names != [name] {
+            wrong.push(bug);
+        }
+    }
+    assert_eq!(wrong, Vec::<&str>::new());
+}
+
+/// As [`a_correct_operator_passes_all_checks`], with other seeds.
+#[tokio::test]
+#[ignore = "slow; run by hand after a change of a check"]
+async fn ten_runs_of_the_correct_operator_find_nothing() {
+    for seed in 1..=10 {
+        let report = scorecard::run(&Scorecard { seed, ..settings(command("")) }, |_| {}).await.unwrap();
+        assert_eq!(found(&report), Vec::<String>::new(), "seed {seed}");
+    }
+}
+
+#[tokio::test]
+async fn a_failure_is_shown_again_by_its_replay_and_is_in_the_json() {
+    let mut scorecard = impatient("creating-is-somebody-else");
+    scorecard.only = vec!["crash-between-writes:status/pages.example.com/default/a#1".to_owned()];
+    let report = scorecard::run(&scorecard, |_| {}).await.unwrap();
+    let check = report.failed().next().unwrap();
+    assert_eq!(check.replay(3), format!("--only {} --seed 3", scorecard.only[0]));
+    let json = report.json(&["my-operator".to_owned()]);
+    assert_eq!(json["checks"][0]["result"], "fail");
+    assert_eq!(json["checks"][0]["evidence"][0]["object"], "configmaps/default/a");
+}
+
+#[tokio::test]
+async fn what_cannot_be_judged_is_an_error_in_one_line() {
+    let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+    let judged = async |scorecard: Scorecard| match scorecard::run(&scorecard, |_| {}).await {
+        Err(CannotJudge(why)) => why,
+        Ok(report) => panic!("{report:?}"),
+    };
+    let quick = |command: &str| Scorecard { start: Duration::from_millis(200), ..settings(words(command)) };
+    assert_eq!(
+        judged(quick("no-such-program")).await,
+        "COMMAND no-such-program: No such file or directory (os error 2)"
+    );
+    let ended =
+        judged(settings(vec!["sh".to_owned(), "-c".to_owned(), "echo no config; exit 3".to_owned()])).await;
+    assert_eq!(ended, "COMMAND ended before its first request: exit status: 3: no config");
+    let silent = judged(quick("sleep 1000")).await;
+    assert!(silent.starts_with("COMMAND sent no request within 0 s: does it read KUBECONFIG?"), "{silent}");
+    let mut wrong = quick("true");
+    wrong.samples =
+        vec![json!({"apiVersion": "example.com/v1", "kind": "Page", "metadata": {"name": "a"}, "spec": 1})];
+    assert!(judged(wrong).await.starts_with("--sample: Page \"a\": "));
+    let mut wrong = quick("true");
+    wrong.samples =
+        vec![page(), json!({"apiVersion": "example.com/v1", "kind": "Book", "metadata": {"name": "a"}})];
+    assert_eq!(
+        judged(wrong).await,
+        "--sample: Book \"a\": the server has no such kind in \"example.com/v1\"; is its CRD given?"
+    );
+    let mut wrong = quick("true");
+    wrong.only = vec!["quite".to_owned()];
+    assert!(judged(wrong).await.starts_with("--only quite: is not a check; there are converges, quiet, "));
+}
+
+/// The operators, as a process.
+#[tokio::test]
+#[ignore = "is started by the other tests"]
+async fn operator_process() {
+    if let Ok(bug) = env::var("BUG") {
+        operator::run(bug).await;
+    }
+}

@@ -1,0 +1,379 @@
+//! The operators under test, each a process: a correct one, and the same with a bug.
+//!
+//! A Page gets a Secret, a ConfigMap and a Service. As most operators do, it lists and watches the kinds, and reconciles from its caches.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    env, fs,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use base64::{Engine, prelude::BASE64_STANDARD};
+use reqwest::{Method, Response};
+use serde_json::{Value, json};
+use tokio::{sync::Notify, time::sleep};
+
+use crate::fixture::http;
+
+const KINDS: [&str; 4] = ["pages", "secrets", "configmaps", "services"];
+
+const FINALIZER: &str = "example.com/save";
+
+const BACKOFF_MIN: Duration = Duration::from_millis(20);
+const BACKOFF_MAX: Duration = Duration::from_secs(1);
+
+/// Namespace and name.
+type Key = (String, String);
+
+/// The objects of a kind.
+type Cache = BTreeMap<Key, Value>;
+
+pub struct Operator {
+    bug: String,
+    http: reqwest::Client,
+    url: String,
+    token: String,
+    caches: Mutex<BTreeMap<&'static str, Cache>>,
+    changed: Notify,
+    /// The uids of the Pages that this process has begun.
+    begun: Mutex<BTreeSet<String>>,
+    /// The children that this process has created and not seen yet, with the annotations of their Pages.
+    expected: Mutex<BTreeMap<(&'static str, Key), Value>>,
+    /// The first uid of each Page.
+    first_uids: Mutex<BTreeMap<Key, Value>>,
+}
+
+/// Runs until it is killed.
+pub async fn run(bug: String) {
+    if bug == "panics" {
+        eprintln!("thread 'reconcile' panicked at src/main.rs:1");
+    }
+    let operator = Arc::new(Operator::new(bug));
+    for kind in KINDS {
+        let operator = Arc::clone(&operator);
+        tokio::spawn(async move { operator.follow(kind).await });
+    }
+    let mut backoff = BACKOFF_MIN;
+    loop {
+        if operator.reconcile_all().await {
+            backoff = BACKOFF_MIN;
+            operator.changed.notified().await;
+        } else {
+            sleep(backoff).await;
+            if !operator.has("does-not-wait") {
+                backoff = BACKOFF_MAX.min(backoff * 2);
+            }
+        }
+    }
+}
+
+/// `/api/v1/namespaces/default/secrets`; of all namespaces without one.
+fn path(kind: &str, namespace: &str) -> String {
+    let group = if kind == "pages" { "/apis/example.com/v1" } else { "/api/v1" };
+    if namespace.is_empty() {
+        format!("{group}/{kind}")
+    } else {
+        format!("{group}/namespaces/{namespace}/{kind}")
+    }
+}
+
+fn key(object: &Value) -> Key {
+    let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
+    (text("namespace"), text("name"))
+}
+
+impl Operator {
+    fn new(bug: String) -> Operator {
+        let config = fs::read_to_string(env::var("KUBECONFIG").unwrap()).unwrap();
+        let after = |key: &str| {
+            let rest = config.split_once(key).unwrap().1;
+            rest.trim_start_matches([' ', '"']).split(['"', '}', '\n']).next().unwrap().to_owned()
+        };
+        let ca = BASE64_STANDARD.decode(after("certificate-authority-data:")).unwrap();
+        Operator {
+            bug,
+            http: http(&String::from_utf8(ca).unwrap(), "operator"),
+            url: after("server:"),
+            token: after("token:"),
+            caches: Mutex::default(),
+            changed: Notify::new(),
+            begun: Mutex::default(),
+            expected: Mutex::default(),
+            first_uids: Mutex::default(),
+        }
+    }
+
+    fn has(&self, bug: &str) -> bool {
+        self.bug == bug
+    }
+
+    /// `None`: no answer.
+    async fn request(&self, method: Method, path: &str, body: &Value) -> Option<Response> {
+        let merge = method == Method::PATCH;
+        let mut request = self.http.request(method, format!("{}{path}", self.url)).bearer_auth(&self.token);
+        let content_type = if merge { "application/merge-patch+json" } else { "application/json" };
+        if !body.is_null() {
+            request = request.header("content-type", content_type).body(body.to_string());
+        }
+        let answer = request.send().await.ok()?;
+        if let Some(secs) = answer.headers().get("retry-after")
+            && !self.has("does-not-wait")
+        {
+            sleep(Duration::from_secs(secs.to_str().unwrap().parse().unwrap())).await;
+        }
+        Some(answer)
+    }
+
+    async fn send(&self, method: Method, path: &str, body: Value) -> (u16, Value) {
+        let Some(answer) = self.request(method, path, &body).await else { return (0, Value::Null) };
+        let status = answer.status().as_u16();
+        let text = answer.text().await.unwrap_or_default();
+        (status, serde_json::from_str(&text).unwrap_or_default())
+    }
+
+    /// Fills the cache of a kind, and keeps it up to date. Runs until dropped.
+    async fn follow(&self, kind: &'static str) {
+        loop {
+            let (code, list) =
+                self.send(Method::GET, &format!("{}?resourceVersion=0", path(kind, "")), Value::Null).await;
+            if code == 403 && self.has("forbidden-is-for-ever") || code == 503 && self.has("gives-up") {
+                return;
+            }
+            if code == 200 {
+                self.on_list(kind, &list);
+                self.changed.notify_one();
+                self.watch(kind, list["metadata"]["resourceVersion"].as_str().unwrap().to_owned()).await;
+            }
+            sleep(BACKOFF_MIN).await;
+        }
+    }
+
+    /// Watches, and resumes, until the version is too old.
+    async fn watch(&self, kind: &'static str, mut version: String) {
+        loop {
+            let query = format!("{}?watch=1&resourceVersion={version}", path(kind, ""));
+            let Some(mut answer) = self.request(Method::GET, &query, &Value::Null).await else {
+                sleep(BACKOFF_MIN).await;
+                continue;
+            };
+            if answer.status() != 200 {
+                return;
+            }
+            let mut buffer = Vec::new();
+            while let Ok(Some(chunk)) = answer.chunk().await {
+                buffer.extend(chunk);
+                while let Some(end) = buffer.iter().position(|byte| *byte == b'\n') {
+                    let line: Vec<u8> = buffer.drain(..=end).collect();
+                    let event: Value = serde_json::from_slice(&line).unwrap();
+                    if event["object"]["reason"] == "Gone" && self.has("does-not-know-gone") {
+                        std::future::pending::<()>().await;
+                    }
+                    if event["type"] == "ERROR" {
+                        return;
+                    }
+                    version = event["object"]["metadata"]["resourceVersion"].as_str().unwrap().to_owned();
+                    self.on_event(kind, &event);
+                }
+            }
+            sleep(BACKOFF_MIN).await;
+        }
+    }
+
+    fn on_list(&self, kind: &'static str, list: &Value) {
+        let mut caches = self.caches.lock().unwrap();
+        let cache = caches.entry(kind).or_default();
+        if !self.has("waits-for-deleted") {
+            cache.clear();
+        }
+        for item in list["items"].as_array().into_iter().flatten() {
+            cache.insert(key(item), item.clone());
+        }
+    }
+
+    fn on_event(&self, kind: &'static str, event: &Value) {
+        let mut caches = self.caches.lock().unwrap();
+        let cache = caches.entry(kind).or_default();
+        match event["type"].as_str() {
+            Some("DELETED") => drop(cache.remove(&key(&event["object"]))),
+            _ => drop(cache.insert(key(&event["object"]), event["object"].clone())),
+        }
+        self.expected.lock().unwrap().remove(&(kind, key(&event["object"])));
+        self.changed.notify_one();
+    }
+
+    fn cached(&self, kind: &str) -> Cache {
+        self.caches.lock().unwrap().get(kind).cloned().unwrap_or_default()
+    }
+
+    /// Whether nothing must be tried again.
+    async fn reconcile_all(&self) -> bool {
+        if self.caches.lock().unwrap().len() < KINDS.len() {
+            return true;
+        }
+        let mut is_done = true;
+        for page in self.cached("pages").into_values() {
+            is_done &= self.reconcile(&page).await;
+            if !is_done && self.has("stops-at-an-error") {
+                return false;
+            }
+        }
+        is_done
+    }
+
+    async fn reconcile(&self, page: &Value) -> bool {
+        let (uid, phase) = (page["metadata"]["uid"].as_str().unwrap(), page["status"]["phase"].as_str());
+        if !page["metadata"]["deletionTimestamp"].is_null() {
+            return self.clean_up(page).await;
+        }
+        if self.has("ready-is-for-ever") && phase == Some("Ready") {
+            return true;
+        }
+        if self.has("saves-before-it-goes") && page["metadata"]["finalizers"].is_null() {
+            return self.set_finalizers(page, json!([FINALIZER])).await;
+        }
+        let is_begun = self.begun.lock().unwrap().contains(uid);
+        if self.has("creating-is-somebody-else") && phase == Some("Creating") && !is_begun {
+            return true;
+        }
+        self.begun.lock().unwrap().insert(uid.to_owned());
+        if phase.is_none() && !self.set_status(page, json!({"phase": "Creating"})).await {
+            return false;
+        }
+        let mut is_done = true;
+        for (kind, child) in self.children(page) {
+            is_done &= self.keep(kind, &child, page).await;
+        }
+        if is_done && phase != Some("Ready") {
+            is_done = self.set_status(page, json!({"phase": "Ready"})).await;
+        }
+        if self.has("counts-for-ever") {
+            let checks = page["status"]["checks"].as_u64().unwrap_or_default() + 1;
+            return self.set_status(page, json!({"checks": checks})).await;
+        }
+        is_done
+    }
+
+    async fn clean_up(&self, page: &Value) -> bool {
+        let (namespace, name) = key(page);
+        if self.has("deletes-by-name") {
+            self.send(Method::DELETE, &format!("{}/{name}", path("secrets", &namespace)), Value::Null).await;
+        }
+        let finalizers = page["metadata"]["finalizers"].as_array().cloned().unwrap_or_default();
+        if !finalizers.contains(&json!(FINALIZER)) {
+            return true;
+        }
+        let (_, mut saved) = self.children(page)[1].clone();
+        saved["metadata"]["name"] = format!("{name}-saved").into();
+        let (code, _) = self.send(Method::POST, &path("configmaps", &namespace), saved).await;
+        let others: Vec<Value> = finalizers.into_iter().filter(|one| one != FINALIZER).collect();
+        [201, 409].contains(&code) && self.set_finalizers(page, json!(others)).await
+    }
+
+    async fn set_finalizers(&self, page: &Value, finalizers: Value) -> bool {
+        let (namespace, name) = key(page);
+        let patch = json!({"metadata": {"uid": page["metadata"]["uid"], "finalizers": finalizers}});
+        self.send(Method::PATCH, &format!("{}/{name}", path("pages", &namespace)), patch).await.0 == 200
+    }
+
+    async fn set_status(&self, page: &Value, status: Value) -> bool {
+        let (namespace, name) = key(page);
+        let path = format!("{}/{name}/status", path("pages", &namespace));
+        self.send(Method::PATCH, &path, json!({"status": status})).await.0 == 200
+    }
+
+    /// Creates or repairs a child. Whether it is as it should be.
+    async fn keep(&self, kind: &'static str, child: &Value, page: &Value) -> bool {
+        let (namespace, name) = key(page);
+        let path = path(kind, &namespace);
+        let mut cache = self.cached(kind);
+        if self.has("looks-in-any-namespace") {
+            cache =
+                cache.into_iter().map(|((_, name), object)| ((namespace.clone(), name), object)).collect();
+        }
+        let Some(found) = cache.get(&key(page)) else {
+            return self.create(kind, child, page).await;
+        };
+        let has_owner = found["metadata"]["ownerReferences"] == child["metadata"]["ownerReferences"];
+        if !has_owner && !self.has("overwrites") {
+            // Of somebody else, or of an earlier Page: then the garbage collector deletes it.
+            return true;
+        }
+        if self.has("no-other-labels") && !found["metadata"]["labels"].is_null() {
+            let patch = json!({"metadata": {"labels": null}});
+            return self.send(Method::PATCH, &format!("{path}/{name}"), patch).await.0 == 200;
+        }
+        if contains(found, child) || self.has("trusts-secrets") && kind == "secrets" {
+            return true;
+        }
+        if self.has("puts-old-bodies") {
+            let mut whole = found.clone();
+            whole["metadata"]["resourceVersion"] = Value::Null;
+            for field in ["data", "spec"] {
+                let fields = child[field].as_object().cloned().unwrap_or_default();
+                whole[field].as_object_mut().into_iter().for_each(|old| old.extend(fields.clone()));
+            }
+            return self.send(Method::PUT, &format!("{path}/{name}"), whole).await.0 == 200;
+        }
+        self.send(Method::PATCH, &format!("{path}/{name}"), child.clone()).await.0 == 200
+    }
+
+    async fn create(&self, kind: &'static str, child: &Value, page: &Value) -> bool {
+        let path = path(kind, &key(page).0);
+        let mut other = child.clone();
+        other["metadata"]["name"] = format!("{}-2", key(page).1).into();
+        let annotations = page["metadata"]["annotations"].clone();
+        let expected = self.expected.lock().unwrap().insert((kind, key(page)), annotations.clone());
+        if self.has("creates-another-one")
+            && let Some(before) = expected
+        {
+            return before == annotations || self.send(Method::POST, &path, other).await.0 == 201;
+        }
+        let (code, answer) = self.send(Method::POST, &path, child.clone()).await;
+        if answer["message"].as_str().is_some_and(|message| message.contains("is being terminated")) {
+            return true;
+        }
+        if code == 0 && self.has("other-name-after-no-answer") {
+            return self.send(Method::POST, &path, other).await.0 == 201;
+        }
+        code == 201
+    }
+
+    fn children(&self, page: &Value) -> [(&'static str, Value); 3] {
+        let name = &page["metadata"]["name"];
+        let mut uid = page["metadata"]["uid"].clone();
+        let first = self.first_uids.lock().unwrap().entry(key(page)).or_insert_with(|| uid.clone()).clone();
+        if self.has("remembers-the-first-uid") {
+            uid = first;
+        }
+        let owner = json!([{"apiVersion": "example.com/v1", "kind": "Page", "name": name, "uid": uid}]);
+        let metadata = json!({"name": name, "ownerReferences": owner});
+        let of_secret = if self.has("no-owner") { json!({"name": name}) } else { metadata.clone() };
+        let mut data = json!({"text": page["spec"]["text"]});
+        if self.has("writes-at-each-start") {
+            data["process"] = json!(std::process::id().to_string());
+        }
+        [
+            ("secrets", json!({"metadata": of_secret, "data": {"password": "c2VjcmV0"}})),
+            ("configmaps", json!({"metadata": metadata, "data": data})),
+            (
+                "services",
+                json!({"metadata": metadata, "spec": {"selector": {"app": name}, "ports": [{"port": 80}]}}),
+            ),
+        ]
+    }
+}
+
+/// Whether an object has all fields of another one.
+fn contains(object: &Value, wanted: &Value) -> bool {
+    match (object, wanted) {
+        (Value::Object(object), Value::Object(wanted)) => {
+            wanted.iter().all(|(key, wanted)| object.get(key).is_some_and(|value| contains(value, wanted)))
+        }
+        (Value::Array(list), Value::Array(wanted)) => {
+            list.len() == wanted.len()
+                && list.iter().zip(wanted).all(|(value, wanted)| contains(value, wanted))
+        }
+        _ => object == wanted,
+    }
+}
