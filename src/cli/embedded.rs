@@ -7,6 +7,7 @@ mod bundle;
 mod demo;
 mod manifests;
 mod new;
+mod scorecard;
 mod stage;
 mod types;
 
@@ -20,7 +21,8 @@ pub(super) use self::stage::DemoFlag;
 pub(super) const EXAMPLES: &str = "  listwatch demo                        see it work, without a cluster\n  \
     listwatch apiserver                   an API server alone, for kubectl and for tests\n  \
     listwatch new NAME --group … --kind … write an operator of your own, with its tests\n  \
-    listwatch types KIND                  print Rust types of a kind that others define\n";
+    listwatch types KIND                  print Rust types of a kind that others define\n  \
+    listwatch scorecard … -- COMMAND      find the bugs of an operator in any language\n";
 /// A line of `listwatch get --help`.
 pub(super) const GET_EXAMPLE: &str = "  listwatch get namespaces --demo              without a cluster\n";
 /// Lines of `listwatch watch --help`.
@@ -36,6 +38,7 @@ pub(super) enum EmbeddedCommand {
     New(new::NewArgs),
     Types(Box<types::TypesArgs>),
     Bundle(Box<bundle::BundleArgs>),
+    Scorecard(Box<scorecard::ScorecardArgs>),
 }
 
 impl EmbeddedCommand {
@@ -46,6 +49,7 @@ impl EmbeddedCommand {
             EmbeddedCommand::New(new) => new::main(new),
             EmbeddedCommand::Types(types) => types::main(*types),
             EmbeddedCommand::Bundle(bundle) => bundle::main(&bundle),
+            EmbeddedCommand::Scorecard(scorecard) => scorecard::main(*scorecard),
         }
     }
 }

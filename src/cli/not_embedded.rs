@@ -9,7 +9,7 @@ pub(super) const EXAMPLES: &str = "";
 pub(super) const GET_EXAMPLE: &str = "";
 pub(super) const WATCH_EXAMPLE: &str = "";
 /// The commands that this build lacks.
-pub(super) const LEFT_OUT: [&str; 5] = ["demo", "apiserver", "new", "types", "bundle"];
+pub(super) const LEFT_OUT: [&str; 6] = ["demo", "apiserver", "new", "types", "bundle", "scorecard"];
 
 #[derive(Debug, Subcommand)]
 pub(super) enum EmbeddedCommand {}

@@ -83,6 +83,7 @@ mod log;
 mod manifests;
 mod new;
 mod plan;
+mod scorecard;
 mod slow_clients;
 mod study;
 mod types;

@@ -205,7 +205,7 @@ async fn run(
     stop: impl Future<Output = ()>,
 ) -> Result<(), Failure> {
     // An unreadable file is an error before anything is started.
-    let objects = manifests::read(&manifests, depth)?;
+    let objects = manifests::read("--manifests", &manifests, depth)?;
     let server = start(options).await?;
     let admin = Client::new(Config::new(&server.url(), server.ca_pem().as_bytes(), server.token())?)?;
     let count = objects.len();

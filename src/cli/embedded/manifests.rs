@@ -30,6 +30,12 @@ pub(super) struct Manifest {
     from: String,
 }
 
+impl From<Manifest> for Value {
+    fn from(manifest: Manifest) -> Value {
+        manifest.object
+    }
+}
+
 impl Manifest {
     fn text(&self, pointer: &str) -> &str {
         self.object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
@@ -57,14 +63,14 @@ pub(super) enum Depth {
 }
 
 /// Reads files, and the files of directories in the order of their names.
-pub(super) fn read(paths: &[PathBuf], depth: Depth) -> Result<Vec<Manifest>, Failure> {
+pub(super) fn read(flag: &str, paths: &[PathBuf], depth: Depth) -> Result<Vec<Manifest>, Failure> {
     let mut manifests = Vec::new();
     for path in paths {
         let before = manifests.len();
         let mut files = Vec::new();
-        find_files(path, depth, &mut files)?;
+        find_files(flag, path, depth, &mut files)?;
         for file in files {
-            read_file(&file, path.is_dir(), &mut manifests)?;
+            read_file(flag, &file, path.is_dir(), &mut manifests)?;
         }
         if manifests.len() == before {
             let hint = match depth {
@@ -73,36 +79,36 @@ pub(super) fn read(paths: &[PathBuf], depth: Depth) -> Result<Vec<Manifest>, Fai
                 }
                 Depth::One | Depth::All => "",
             };
-            return Err(Failure::Usage(format!("--manifests {}: holds no objects{hint}", path.display())));
+            return Err(Failure::Usage(format!("{flag} {}: holds no objects{hint}", path.display())));
         }
     }
     manifests.sort_by_key(Manifest::rank);
     Ok(manifests)
 }
 
-fn unreadable(path: &Path, error: &io::Error) -> Failure {
-    Failure::Usage(format!("--manifests {}: {error}", path.display()))
+fn unreadable(flag: &str, path: &Path, error: &io::Error) -> Failure {
+    Failure::Usage(format!("{flag} {}: {error}", path.display()))
 }
 
-fn find_files(path: &Path, depth: Depth, files: &mut Vec<PathBuf>) -> Result<(), Failure> {
+fn find_files(flag: &str, path: &Path, depth: Depth, files: &mut Vec<PathBuf>) -> Result<(), Failure> {
     let is_kustomization = |path: &Path| path.file_stem().is_some_and(|stem| stem == "kustomization");
     if !path.is_dir() {
         files.push(path.to_owned());
         return Ok(());
     }
     let mut entries = Vec::new();
-    for entry in fs::read_dir(path).map_err(|error| unreadable(path, &error))? {
-        entries.push(entry.map_err(|error| unreadable(path, &error))?.path());
+    for entry in fs::read_dir(path).map_err(|error| unreadable(flag, path, &error))? {
+        entries.push(entry.map_err(|error| unreadable(flag, path, &error))?.path());
     }
     entries.sort();
     let kustomization = entries.iter().find(|entry| is_kustomization(entry) && entry.is_file());
     if let (Depth::One, Some(file)) = (depth, kustomization) {
-        return find_resources(path, file, files);
+        return find_resources(flag, path, file, files);
     }
     for entry in entries {
         let is_manifest = entry.extension().is_some_and(|end| end == "yaml" || end == "yml" || end == "json");
         if entry.is_dir() && depth == Depth::All {
-            find_files(&entry, depth, files)?;
+            find_files(flag, &entry, depth, files)?;
         } else if is_manifest && entry.is_file() && !is_kustomization(&entry) {
             files.push(entry);
         }
@@ -111,8 +117,8 @@ fn find_files(path: &Path, depth: Depth, files: &mut Vec<PathBuf>) -> Result<(),
 }
 
 /// The files and directories that a kustomization lists. What else it says is not done, and noted.
-fn find_resources(dir: &Path, file: &Path, files: &mut Vec<PathBuf>) -> Result<(), Failure> {
-    let text = fs::read_to_string(file).map_err(|error| unreadable(file, &error))?;
+fn find_resources(flag: &str, dir: &Path, file: &Path, files: &mut Vec<PathBuf>) -> Result<(), Failure> {
+    let text = fs::read_to_string(file).map_err(|error| unreadable(flag, file, &error))?;
     let kustomization: BTreeMap<String, Value> = yaml_serde::from_str(&text)
         .map_err(|error| Failure::Usage(format!("{}: not a kustomization: {error}", file.display())))?;
     let mut ignored = Vec::new();
@@ -121,7 +127,7 @@ fn find_resources(dir: &Path, file: &Path, files: &mut Vec<PathBuf>) -> Result<(
             "apiVersion" | "kind" | "metadata" | "configurations" => {}
             "resources" | "bases" => {
                 for resource in value.as_array().into_iter().flatten().filter_map(Value::as_str) {
-                    find_files(&dir.join(resource), Depth::One, files)?;
+                    find_files(flag, &dir.join(resource), Depth::One, files)?;
                 }
             }
             _ => ignored.push(field),
@@ -134,10 +140,10 @@ fn find_resources(dir: &Path, file: &Path, files: &mut Vec<PathBuf>) -> Result<(
 }
 
 /// What is not an object is an error, but only noted if nobody named the file.
-fn read_file(path: &Path, is_found: bool, manifests: &mut Vec<Manifest>) -> Result<(), Failure> {
+fn read_file(flag: &str, path: &Path, is_found: bool, manifests: &mut Vec<Manifest>) -> Result<(), Failure> {
     let mut text = String::new();
     let read = File::open(path).and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text));
-    if read.map_err(|error| unreadable(path, &error))? as u64 > FILE_BYTES_MAX {
+    if read.map_err(|error| unreadable(flag, path, &error))? as u64 > FILE_BYTES_MAX {
         return Err(Failure::Usage(format!("{}: larger than {FILE_BYTES_MAX} bytes", path.display())));
     }
     for (index, document) in yaml_serde::Deserializer::from_str(&text).enumerate() {

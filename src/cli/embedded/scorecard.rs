@@ -1,0 +1,173 @@
+//! `listwatch scorecard`: finds the bugs of an operator in any language, without a cluster.
+
+use std::{
+    io::{self, Write},
+    path::PathBuf,
+    time::Duration,
+};
+
+use clap::{Args, ValueEnum};
+use listwatch_apiserver::scorecard::{self, CannotJudge, CheckResult, Extent, Outcome, Scorecard};
+use serde_json::Value;
+use tracing::Level;
+
+use super::{
+    apiserver::say,
+    manifests::{self, Depth},
+};
+use crate::cli::{
+    connection::parse_time,
+    failure::{Failure, until_signal},
+    log::Log,
+};
+
+/// Find the bugs of an operator in any language, without a cluster
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Runs COMMAND against API servers in this process, with KUBECONFIG set; {kubeconfig} in its arguments becomes the path. \
+    First twice without a fault. Then, in each check, it must get to the same state in spite of a fault. docs/scorecard.md describes the checks.\n\n\
+    Exit code: 0 if nothing failed, 1 if a check failed, 2 if the operator cannot be judged.\n\n\
+    Example:\n  listwatch scorecard --crd config/crd --sample config/samples/memcached.yaml -- ./memcached-operator"
+)]
+pub(in super::super) struct ScorecardArgs {
+    #[command(flatten)]
+    scorecard: ScorecardFlags,
+    #[command(flatten)]
+    log: Log,
+}
+
+#[derive(Debug, Args)]
+struct ScorecardFlags {
+    /// File or directory with the CRDs, and other objects that the operator needs at its start; may be repeated
+    #[arg(long, value_name = "PATH", required = true)]
+    crd: Vec<PathBuf>,
+    /// File or directory with the custom resources to create, and the objects that they need; may be repeated
+    #[arg(long, value_name = "FILE", required = true)]
+    sample: Vec<PathBuf>,
+    /// File or directory with the Roles that the operator is shipped with, for the check shipped-role; may be repeated
+    #[arg(long, value_name = "PATH")]
+    rbac: Vec<PathBuf>,
+    /// Kind of objects that may stay when the custom resource is deleted, such as PersistentVolumeClaim; may be repeated
+    #[arg(long, value_name = "KIND")]
+    keep: Vec<String>,
+    /// Kind, or field of a kind, that is not compared, such as ConfigMap:.data.time; may be repeated
+    #[arg(long, value_name = "KIND[:PATH]")]
+    ignore: Vec<String>,
+    /// Check to run; may be repeated. A replay names one fault of the check after a colon. Default: all checks
+    #[arg(long, value_name = "CHECK")]
+    only: Vec<String>,
+    /// Run only the checks that find most
+    #[arg(long, conflicts_with_all = ["all", "only"])]
+    quick: bool,
+    /// Run the checks with all their faults: a crash after each of the writes
+    #[arg(long, conflicts_with = "only")]
+    all: bool,
+    /// How many checks run at a time; more than one needs an operator without a fixed port
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    jobs: usize,
+    /// Chooses the crashes if there are too many for all
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// How long the operator may take to settle, and to repair a difference
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_time)]
+    patience: Duration,
+    /// Output: one line for each check as it ends, or one document of JSON
+    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
+    output: ReportOutput,
+    /// The operator, and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum ReportOutput {
+    Text,
+    Json,
+}
+
+pub(super) fn main(args: ScorecardArgs) -> Result<(), Failure> {
+    let ScorecardArgs { scorecard: args, log } = args;
+    log.start(Level::WARN);
+    let objects = |flag: &str, paths: &[PathBuf]| -> Result<Vec<Value>, Failure> {
+        Ok(manifests::read(flag, paths, Depth::One)?.into_iter().map(Value::from).collect())
+    };
+    let (crds, samples) = (objects("--crd", &args.crd)?, objects("--sample", &args.sample)?);
+    let mut settings = Scorecard::new(crds, samples, args.command.clone());
+    settings.rbac = objects("--rbac", &args.rbac)?;
+    settings.keep.clone_from(&args.keep);
+    settings.ignore.clone_from(&args.ignore);
+    settings.only.clone_from(&args.only);
+    (settings.seed, settings.patience, settings.jobs) = (args.seed, args.patience, args.jobs);
+    settings.extent = match (args.quick, args.all) {
+        (true, _) => Extent::Quick,
+        (_, true) => Extent::Faults,
+        (false, false) => Extent::Checks,
+    };
+    until_signal(async |stop| {
+        tokio::select! {
+            // Dropping it kills the operator and removes its files.
+            done = run(&args, &settings) => done,
+            () = stop.requested() => Err(Failure::Usage("interrupted: the operator is killed".to_owned())),
+        }
+    })
+}
+
+async fn run(args: &ScorecardFlags, settings: &Scorecard) -> Result<(), Failure> {
+    let mut written = Ok(());
+    let report = scorecard::run(settings, |check| {
+        if args.output == ReportOutput::Text && written.is_ok() {
+            written = print(args, check);
+        }
+    });
+    let report = report.await.map_err(|CannotJudge(why)| Failure::Usage(why))?;
+    written?;
+    if args.output == ReportOutput::Json {
+        let mut json = report.json(&args.command);
+        for (check, value) in report.checks.iter().zip(json["checks"].as_array_mut().into_iter().flatten()) {
+            value["replay"] = replay(args, check).into();
+        }
+        say!("{json:#}");
+    }
+    let failed = report.failed().count();
+    match failed {
+        0 => Ok(()),
+        _ => Err(Failure::Runtime(format!("{failed} of {} checks failed", report.checks.len()))),
+    }
+}
+
+fn print(args: &ScorecardFlags, check: &CheckResult) -> Result<(), Failure> {
+    say!("{check}");
+    if matches!(check.verdict.result, Outcome::Fail | Outcome::Warn) {
+        say!("        replay: {}", replay(args, check));
+    }
+    Ok(())
+}
+
+/// The command that runs a check again, with the fault that failed.
+fn replay(args: &ScorecardFlags, check: &CheckResult) -> String {
+    let mut words = vec!["listwatch scorecard".to_owned()];
+    let paths = |paths: &[PathBuf]| paths.iter().map(|path| path.display().to_string()).collect();
+    let flags: [(&str, Vec<String>); 5] = [
+        ("--crd", paths(&args.crd)),
+        ("--sample", paths(&args.sample)),
+        ("--rbac", paths(&args.rbac)),
+        ("--keep", args.keep.clone()),
+        ("--ignore", args.ignore.clone()),
+    ];
+    for (flag, values) in flags {
+        words.extend(values.iter().map(|value| format!("{flag} {}", quoted(value))));
+    }
+    words.push(check.replay(args.seed));
+    words.push("--".to_owned());
+    words.extend(args.command.iter().map(|word| quoted(word)));
+    words.join(" ")
+}
+
+/// A word for a shell.
+fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=@%+,{}".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}

@@ -1,0 +1,80 @@
+//! `listwatch scorecard`: what it prints, and that it leaves no process. Its checks are tested in `apiserver/tests/it/scorecard.rs`.
+
+use std::{
+    fs,
+    process::{Command, Output, Stdio},
+    thread,
+    time::Duration,
+};
+
+use serde_json::Value;
+
+const CRD: &str = "manifests/memcached/crd";
+const SAMPLE: &str = "manifests/memcached/samples";
+
+fn scorecard(args: &[&str], command: &[&str]) -> Command {
+    let mut scorecard = Command::new(env!("CARGO_BIN_EXE_listwatch"));
+    scorecard.args(["scorecard", "--crd", CRD, "--sample", SAMPLE]).args(args).arg("--").args(command);
+    scorecard
+}
+
+fn run(args: &[&str], command: &[&str]) -> Output {
+    scorecard(args, command).output().unwrap()
+}
+
+#[test]
+fn an_operator_of_ours_converges_and_is_quiet() {
+    let memcached = [env!("CARGO_BIN_EXE_listwatch"), "run", "memcached"];
+    let output = run(&["--only", "converges", "--only", "quiet", "--output", "json"], &memcached);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let results = report["checks"].as_array().unwrap().iter().map(|check| &check["result"]);
+    assert_eq!(results.collect::<Vec<_>>(), ["pass", "pass"], "{report}");
+}
+
+#[test]
+fn what_cannot_be_judged_is_one_line_and_code_2() {
+    for (args, command, error) in [
+        (&[][..], "no-such-program", "COMMAND no-such-program: No such file or directory (os error 2)"),
+        (&[], "false", "COMMAND ended before its first request: exit status: 1: it wrote no log"),
+        (
+            &["--sample", "nowhere.yaml"],
+            "true",
+            "--sample nowhere.yaml: No such file or directory (os error 2)",
+        ),
+        (
+            &["--crd", SAMPLE],
+            "true",
+            "--sample: Memcached \"cache\": memcacheds.cache.example.com \"cache\" already exists",
+        ),
+    ] {
+        let output = run(args, &[command]);
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), text.lines().count()), (Some(2), 1), "{text}");
+        assert!(text.starts_with("listwatch: ") && text.contains(error), "{text}");
+    }
+}
+
+#[test]
+fn a_signal_leaves_no_process() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("pid");
+    let script = format!("echo $$ > {0}.new; mv {0}.new {0}; sleep 1000", file.display());
+    let mut command = scorecard(&[], &["sh", "-c", &script]);
+    let child = command.env("TMPDIR", dir.path()).stderr(Stdio::piped()).spawn().unwrap();
+    while !file.exists() {
+        thread::sleep(Duration::from_millis(10));
+    }
+    let kill = |args: &[&str]| Command::new("kill").args(args).stderr(Stdio::null()).status().unwrap();
+    assert!(kill(&["-s", "INT", &child.id().to_string()]).success());
+    let output = child.wait_with_output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), &*text), (Some(2), "listwatch: interrupted: the operator is killed\n"));
+    let group = format!("-{}", fs::read_to_string(&file).unwrap().trim());
+    // The killed processes may still be zombies for a moment.
+    while kill(&["-0", "--", &group]).success() {
+        thread::sleep(Duration::from_millis(10));
+    }
+    let left: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["pid"]);
+}
