@@ -13,7 +13,8 @@
 //! Nobody writes assertions: what a run without a fault leads to is expected of each run with one.
 //!
 //! ```text
-//! checks/    one file for each check
+//! static_checks/ one file for each check of files alone
+//! checks/    one file for each check of a running operator
 //! reference  two runs without a fault; runs up to a write
 //! lab        a run: server, operator, samples; when it has settled
 //! snapshot   the state of a server without what is random, and differences
@@ -22,6 +23,7 @@
 //! settings   what to test, and how
 //! ```
 
+mod static_checks;
 mod checks;
 mod reference;
 mod lab;
@@ -43,8 +45,8 @@ pub use self::{
 
 /// The names of the checks, in the order in which they run.
 #[must_use]
-pub fn names() -> &'static [&'static str] {
-    &checks::NAMES
+pub fn names() -> Vec<&'static str> {
+    [&static_checks::NAMES[..], &checks::NAMES].concat()
 }
 
 /// Runs the checks. `done` is called after each.
@@ -54,18 +56,33 @@ pub fn names() -> &'static [&'static str] {
 /// # Errors
 ///
 /// If the operator cannot be judged: it does not start, does not connect, or writes nothing; or a CRD or a sample is invalid.
+/// Without a command, only the checks of files run.
 pub async fn run(scorecard: &Scorecard, mut done: impl FnMut(&CheckResult)) -> Result<Report, CannotJudge> {
     for only in &scorecard.only {
         let name = only.split(':').next().unwrap_or_default();
-        if !checks::NAMES.contains(&name) {
-            let names = checks::NAMES.join(", ");
+        if !names().contains(&name) {
+            let names = names().join(", ");
             return Err(CannotJudge(format!("--only {only}: is not a check; there are {names}")));
         }
     }
-    let reference = Reference::of(scorecard).await?;
     let mut report = Report { checks: Vec::new(), seed: scorecard.seed };
-    let names = checks::NAMES.into_iter().filter(|name| scorecard.has(name, &checks::QUICK));
-    let checks = names.map(async |name| {
+    let mut add = |report: &mut Report, check: CheckResult| {
+        done(&check);
+        report.checks.push(check);
+    };
+    for name in static_checks::NAMES.into_iter().filter(|name| scorecard.has(name, &static_checks::NAMES)) {
+        let started = Instant::now();
+        let verdict = static_checks::run(name, scorecard).await?;
+        add(&mut report, CheckResult { name, verdict, elapsed: started.elapsed() });
+    }
+    let names: Vec<_> =
+        checks::NAMES.into_iter().filter(|name| scorecard.has(name, &checks::QUICK)).collect();
+    let is_only_files = scorecard.command.is_empty() && scorecard.only.is_empty();
+    if is_only_files || names.is_empty() {
+        return Ok(report);
+    }
+    let reference = Reference::of(scorecard).await?;
+    let checks = names.into_iter().map(async |name| {
         let started = Instant::now();
         // Large: it is one of all checks.
         let verdict = Box::pin(checks::run(name, &reference)).await?;
@@ -73,9 +90,7 @@ pub async fn run(scorecard: &Scorecard, mut done: impl FnMut(&CheckResult)) -> R
     });
     let mut checks = pin!(stream::iter(checks).buffered(scorecard.jobs.max(1)));
     while let Some(check) = checks.next().await {
-        let check = check?;
-        done(&check);
-        report.checks.push(check);
+        add(&mut report, check?);
     }
     Ok(report)
 }

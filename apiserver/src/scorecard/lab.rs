@@ -399,7 +399,7 @@ impl<'a> Lab<'a> {
         }
     }
 
-    async fn create(&self, object: &Value, flag: &str) -> Result<(), CannotJudge> {
+    pub(super) async fn create(&self, object: &Value, flag: &str) -> Result<(), CannotJudge> {
         let (kind, name) = (&object["kind"], &object["metadata"]["name"]);
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let what = format!("{flag}: {} {:?}", text(kind), text(name));

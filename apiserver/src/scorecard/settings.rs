@@ -22,9 +22,12 @@ pub struct Scorecard {
     pub crds: Vec<Value>,
     /// The custom resources, and the objects that they need.
     pub samples: Vec<Value>,
-    /// The Roles and ClusterRoles that the operator is shipped with, for the check `shipped-role`.
+    /// The Roles and ClusterRoles that the operator is shipped with, and their bindings.
     pub rbac: Vec<Value>,
+    /// The manifests of a bundle for the Operator Lifecycle Manager.
+    pub bundle: Vec<Value>,
     /// The program and its arguments. `{kubeconfig}` in them becomes the path of the kubeconfig, which is also in `KUBECONFIG`.
+    /// Without a program, only the checks of files run.
     pub command: Vec<String>,
     /// Kinds of objects that may stay after the deletion: `PersistentVolumeClaim`.
     pub keep: Vec<String>,
@@ -54,6 +57,7 @@ impl Scorecard {
             crds,
             samples,
             rbac: Vec::new(),
+            bundle: Vec::new(),
             command,
             keep: Vec::new(),
             ignore: Vec::new(),

@@ -22,4 +22,5 @@ mod kubectl;
 mod protobuf;
 mod schemas;
 mod scorecard;
+mod static_checks;
 mod webhook_port;

@@ -25,7 +25,7 @@ use crate::cli::{
 #[derive(Debug, Args)]
 #[command(
     after_help = "Runs COMMAND against API servers in this process, with KUBECONFIG set; {kubeconfig} in its arguments becomes the path. \
-    First twice without a fault. Then, in each check, it must get to the same state in spite of a fault. docs/scorecard.md describes the checks.\n\n\
+    First come the checks of files alone. Then it runs twice without a fault. In each further check, it must get to the same state in spite of a fault. docs/scorecard.md describes the checks.\n\n\
     Exit code: 0 if nothing failed, 1 if a check failed, 2 if the operator cannot be judged.\n\n\
     Example:\n  listwatch scorecard --crd config/crd --sample config/samples/memcached.yaml -- ./memcached-operator"
 )]
@@ -44,9 +44,12 @@ struct ScorecardFlags {
     /// File or directory with the custom resources to create, and the objects that they need; may be repeated
     #[arg(long, value_name = "FILE", required = true)]
     sample: Vec<PathBuf>,
-    /// File or directory with the Roles that the operator is shipped with, for the check shipped-role; may be repeated
+    /// File or directory with the Roles that the operator is shipped with, and their bindings; may be repeated
     #[arg(long, value_name = "PATH")]
     rbac: Vec<PathBuf>,
+    /// Directory with a bundle for the Operator Lifecycle Manager
+    #[arg(long, value_name = "DIR")]
+    bundle: Option<PathBuf>,
     /// Kind of objects that may stay when the custom resource is deleted, such as PersistentVolumeClaim; may be repeated
     #[arg(long, value_name = "KIND")]
     keep: Vec<String>,
@@ -74,8 +77,8 @@ struct ScorecardFlags {
     /// Output: one line for each check as it ends, or one document of JSON
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     output: ReportOutput,
-    /// The operator, and its arguments
-    #[arg(last = true, required = true, value_name = "COMMAND")]
+    /// The operator, and its arguments. Without it, only the files are checked
+    #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
 }
 
@@ -94,6 +97,10 @@ pub(super) fn main(args: ScorecardArgs) -> Result<(), Failure> {
     let (crds, samples) = (objects("--crd", &args.crd)?, objects("--sample", &args.sample)?);
     let mut settings = Scorecard::new(crds, samples, args.command.clone());
     settings.rbac = objects("--rbac", &args.rbac)?;
+    if let Some(dir) = &args.bundle {
+        let manifests = dir.join("manifests");
+        settings.bundle = objects("--bundle", &[if manifests.is_dir() { manifests } else { dir.clone() }])?;
+    }
     settings.keep.clone_from(&args.keep);
     settings.ignore.clone_from(&args.ignore);
     settings.only.clone_from(&args.only);
@@ -147,10 +154,11 @@ fn print(args: &ScorecardFlags, check: &CheckResult) -> Result<(), Failure> {
 fn replay(args: &ScorecardFlags, check: &CheckResult) -> String {
     let mut words = vec!["listwatch scorecard".to_owned()];
     let paths = |paths: &[PathBuf]| paths.iter().map(|path| path.display().to_string()).collect();
-    let flags: [(&str, Vec<String>); 5] = [
+    let flags: [(&str, Vec<String>); 6] = [
         ("--crd", paths(&args.crd)),
         ("--sample", paths(&args.sample)),
         ("--rbac", paths(&args.rbac)),
+        ("--bundle", paths(args.bundle.as_slice())),
         ("--keep", args.keep.clone()),
         ("--ignore", args.ignore.clone()),
     ];
@@ -158,7 +166,9 @@ fn replay(args: &ScorecardFlags, check: &CheckResult) -> String {
         words.extend(values.iter().map(|value| format!("{flag} {}", quoted(value))));
     }
     words.push(check.replay(args.seed));
-    words.push("--".to_owned());
+    if !args.command.is_empty() {
+        words.push("--".to_owned());
+    }
     words.extend(args.command.iter().map(|word| quoted(word)));
     words.join(" ")
 }
