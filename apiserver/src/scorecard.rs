@@ -19,6 +19,7 @@
 //! lab        a run: server, operator, samples; when it has settled
 //! snapshot   the state of a server without what is random, and differences
 //! process    the operator's process
+//! journal    what happened in a run
 //! report     results
 //! settings   what to test, and how
 //! ```
@@ -29,6 +30,7 @@ mod reference;
 mod lab;
 mod snapshot;
 mod process;
+mod journal;
 mod report;
 mod settings;
 
@@ -38,6 +40,7 @@ use futures_util::{StreamExt, stream};
 
 use self::reference::Reference;
 pub use self::{
+    journal::Journal,
     report::{CheckResult, Outcome, Report, Verdict},
     settings::{CannotJudge, Extent, Scorecard},
     snapshot::Mismatch,
@@ -47,6 +50,16 @@ pub use self::{
 #[must_use]
 pub fn names() -> Vec<&'static str> {
     [&static_checks::NAMES[..], &checks::NAMES].concat()
+}
+
+/// The names of the checks that [`run`] runs.
+#[must_use]
+pub fn selected(scorecard: &Scorecard) -> Vec<&'static str> {
+    let is_only_files = scorecard.command.is_empty() && scorecard.only.is_empty();
+    let quick = [&static_checks::NAMES[..], &checks::QUICK].concat();
+    let mut names = if is_only_files { static_checks::NAMES.to_vec() } else { names() };
+    names.retain(|name| scorecard.has(name, &quick));
+    names
 }
 
 /// Runs the checks. `done` is called after each.
@@ -70,23 +83,24 @@ pub async fn run(scorecard: &Scorecard, mut done: impl FnMut(&CheckResult)) -> R
         done(&check);
         report.checks.push(check);
     };
-    for name in static_checks::NAMES.into_iter().filter(|name| scorecard.has(name, &static_checks::NAMES)) {
+    let (of_files, of_runs): (Vec<_>, Vec<_>) =
+        selected(scorecard).into_iter().partition(|name| static_checks::NAMES.contains(name));
+    for name in of_files {
         let started = Instant::now();
         let verdict = static_checks::run(name, scorecard).await?;
-        add(&mut report, CheckResult { name, verdict, elapsed: started.elapsed() });
+        add(&mut report, CheckResult { name, verdict, elapsed: started.elapsed(), journal: None });
     }
-    let names: Vec<_> =
-        checks::NAMES.into_iter().filter(|name| scorecard.has(name, &checks::QUICK)).collect();
-    let is_only_files = scorecard.command.is_empty() && scorecard.only.is_empty();
-    if is_only_files || names.is_empty() {
+    if of_runs.is_empty() {
         return Ok(report);
     }
-    let reference = Reference::of(scorecard).await?;
-    let checks = names.into_iter().map(async |name| {
+    let (reference, without_fault) = journal::recorded(Reference::of(scorecard)).await;
+    let reference = reference?;
+    let checks = of_runs.into_iter().map(async |name| {
         let started = Instant::now();
         // Large: it is one of all checks.
-        let verdict = Box::pin(checks::run(name, &reference)).await?;
-        Ok(CheckResult { name, verdict, elapsed: started.elapsed() })
+        let (verdict, journal) = journal::recorded(Box::pin(checks::run(name, &reference))).await;
+        let journal = journal.or_else(|| without_fault.clone());
+        Ok(CheckResult { name, verdict: verdict?, elapsed: started.elapsed(), journal })
     });
     let mut checks = pin!(stream::iter(checks).buffered(scorecard.jobs.max(1)));
     while let Some(check) = checks.next().await {

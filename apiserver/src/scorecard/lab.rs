@@ -6,6 +6,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
+    fs,
     sync::Arc,
     time::Duration,
 };
@@ -18,6 +19,7 @@ use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
 use super::{
+    journal::{self, Journal},
     process::Process,
     settings::{CannotJudge, Scorecard},
     snapshot::{self, Mask, Mismatch, POKE, Snapshot},
@@ -196,7 +198,6 @@ impl<'a> Lab<'a> {
     /// Ends the run.
     pub(super) async fn end(mut self) {
         self.kill().await;
-        self.server.stop().await;
     }
 
     /// Waits until the operator lists or watches the kind of a sample, and has done what it does at its start.
@@ -675,6 +676,20 @@ impl<'a> Lab<'a> {
     pub(super) fn incidents(&self) -> Vec<String> {
         let panic = self.process.as_ref().and_then(Process::panic);
         self.incidents.iter().cloned().chain(panic).collect()
+    }
+}
+
+impl Drop for Lab<'_> {
+    fn drop(&mut self) {
+        journal::note(|| {
+            let logs = (1..=self.starts).map(|start| self.dir.path().join(format!("log-{start}")));
+            let log = logs.map(|log| fs::read(log).unwrap_or_default()).collect::<Vec<_>>().concat();
+            Journal {
+                requests: self.server.requests(),
+                writes: self.server.writes_since(self.version),
+                log: String::from_utf8_lossy(&log).into_owned(),
+            }
+        });
     }
 }
 

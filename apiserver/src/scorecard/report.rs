@@ -1,10 +1,13 @@
-//! The results of the checks: one line for each on a terminal, or JSON.
+//! The results of the checks: one line for each on a terminal, JSON, JUnit XML or Markdown.
+
+mod junit;
+mod markdown;
 
 use std::{fmt, time::Duration};
 
 use serde_json::{Value, json};
 
-use super::snapshot::Mismatch;
+use super::{journal::Journal, snapshot::Mismatch};
 
 /// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +69,8 @@ pub struct CheckResult {
     pub verdict: Verdict,
     /// How long it took.
     pub elapsed: Duration,
+    /// What happened in its last run. `None` for a check of files.
+    pub journal: Option<Journal>,
 }
 
 impl CheckResult {
@@ -122,5 +127,73 @@ impl Report {
         });
         json!({"tool": "listwatch scorecard", "version": env!("CARGO_PKG_VERSION"), "command": command,
             "seed": self.seed, "checks": checks.collect::<Vec<_>>()})
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report() -> Report {
+        let mut failed = Verdict::fail("killed after \"create\": a <b> & c|d is missing\u{1b}[0m");
+        failed.evidence.push(Mismatch {
+            object: "services/default/web".to_owned(),
+            path: String::new(),
+            expected: "an object".into(),
+            found: Value::Null,
+        });
+        let verdicts = [
+            ("converges", Verdict::pass("settled")),
+            ("crash-between-writes", failed),
+            ("quiet", Verdict::new(Outcome::Warn, "late")),
+            ("bundle-valid", Verdict::new(Outcome::Skip, "no --bundle DIR")),
+        ];
+        let elapsed = Duration::from_millis(1500);
+        let checks = verdicts.map(|(name, verdict)| CheckResult { name, verdict, elapsed, journal: None });
+        Report { checks: checks.into(), seed: 1 }
+    }
+
+    #[test]
+    fn junit_is_xml_that_ci_systems_accept() {
+        let xml = report().junit(|check| check.replay(1));
+        let expected = "\
+<?xml version=\"1.0\" encoding=\"UTF-8\"?>
+<testsuites>
+  <testsuite name=\"listwatch scorecard\" tests=\"4\" failures=\"1\" errors=\"0\" skipped=\"1\" time=\"6.000\">
+    <testcase classname=\"scorecard\" name=\"converges\" time=\"1.500\"><system-out>settled</system-out></testcase>
+    <testcase classname=\"scorecard\" name=\"crash-between-writes\" time=\"1.500\"><failure \
+message=\"killed after &quot;create&quot;: a &lt;b&gt; &amp; c|d is missing\u{fffd}[0m\" type=\"fail\">services/default/web is missing
+replay: --only crash-between-writes --seed 1</failure></testcase>
+    <testcase classname=\"scorecard\" name=\"quiet\" time=\"1.500\"><system-out>warning: late
+replay: --only quiet --seed 1</system-out></testcase>
+    <testcase classname=\"scorecard\" name=\"bundle-valid\" time=\"1.500\"><skipped message=\"no --bundle DIR\"/></testcase>
+  </testsuite>
+</testsuites>
+";
+        assert_eq!(xml, expected);
+    }
+
+    #[test]
+    fn markdown_is_a_table_that_no_text_breaks() {
+        let text = report().markdown(|check| check.replay(1));
+        let table: Vec<&str> = text.lines().take_while(|line| !line.starts_with("<details>")).collect();
+        assert_eq!(
+            table,
+            [
+                "### listwatch scorecard: 1 of 4 checks failed",
+                "",
+                "| result | check | |",
+                "|---|---|---|",
+                "| pass | `converges` | settled |",
+                "| **FAIL** | `crash-between-writes` | killed after \"create\": a &lt;b> & c\\|d is missing\u{1b}\\[0m |",
+                "| warn | `quiet` | late |",
+                "| skip | `bundle-valid` | no --bundle DIR |",
+                "",
+            ]
+        );
+        assert!(
+            text.contains("```text\nservices/default/web is missing\nreplay: --only crash-between-writes"),
+            "{text}"
+        );
     }
 }

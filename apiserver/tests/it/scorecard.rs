@@ -202,6 +202,12 @@ async fn a_failure_is_shown_again_by_its_replay_and_is_in_the_json() {
     let json = report.json(&["my-operator".to_owned()]);
     assert_eq!(json["checks"][0]["result"], "fail");
     assert_eq!(json["checks"][0]["evidence"][0]["object"], "configmaps/default/a");
+    let journal = check.journal.as_ref().unwrap();
+    let has =
+        |lines: &str, words: &[&str]| lines.lines().any(|line| words.iter().all(|word| line.contains(word)));
+    assert!(has(&journal.requests_jsonl(), &["\"GET\"", "default/pages", "\"operator-2\"", "200"]));
+    assert!(has(&journal.writes_jsonl(), &["\"MODIFIED\"", "\"phase\":\"Creating\"", "[\".status\"]"]));
+    assert!(journal.log.contains("running 1 test"), "{}", journal.log);
 }
 
 #[tokio::test]

@@ -1,9 +1,12 @@
 //! `listwatch scorecard`: finds the bugs of an operator in any language, without a cluster.
 
 use std::{
-    io::{self, Write},
+    cell::Cell,
+    convert::Infallible,
+    fs,
+    io::{self, IsTerminal, Write},
     path::PathBuf,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use clap::{Args, ValueEnum};
@@ -74,7 +77,10 @@ struct ScorecardFlags {
     /// How long the operator may take to settle, and to repair a difference
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_time)]
     patience: Duration,
-    /// Output: one line for each check as it ends, or one document of JSON
+    /// Directory for what happened in each check that failed: requests.jsonl, writes.jsonl, operator.log
+    #[arg(long, value_name = "DIR")]
+    output_dir: Option<PathBuf>,
+    /// Output: one line for each check as it ends, or one document at the end
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     output: ReportOutput,
     /// The operator, and its arguments. Without it, only the files are checked
@@ -86,6 +92,10 @@ struct ScorecardFlags {
 enum ReportOutput {
     Text,
     Json,
+    /// XML for CI systems
+    Junit,
+    /// For a pull request
+    Markdown,
 }
 
 pub(super) fn main(args: ScorecardArgs) -> Result<(), Failure> {
@@ -120,20 +130,36 @@ pub(super) fn main(args: ScorecardArgs) -> Result<(), Failure> {
 }
 
 async fn run(args: &ScorecardFlags, settings: &Scorecard) -> Result<(), Failure> {
-    let mut written = Ok(());
-    let report = scorecard::run(settings, |check| {
+    let (progress, mut written) = (Progress::new(settings), Ok(()));
+    let checks = scorecard::run(settings, |check| {
+        progress.clear();
+        progress.done.set(progress.done.get() + 1);
+        if written.is_ok() {
+            written = record(args, check);
+        }
         if args.output == ReportOutput::Text && written.is_ok() {
             written = print(args, check);
         }
     });
-    let report = report.await.map_err(|CannotJudge(why)| Failure::Usage(why))?;
+    let report = tokio::select! {
+        report = checks => report.map_err(|CannotJudge(why)| Failure::Usage(why)),
+        never = progress.show() => match never {},
+    };
+    progress.clear();
+    let report = report?;
     written?;
-    if args.output == ReportOutput::Json {
-        let mut json = report.json(&args.command);
-        for (check, value) in report.checks.iter().zip(json["checks"].as_array_mut().into_iter().flatten()) {
-            value["replay"] = replay(args, check).into();
+    match args.output {
+        ReportOutput::Text => {}
+        ReportOutput::Json => {
+            let mut json = report.json(&args.command);
+            let values = json["checks"].as_array_mut().into_iter().flatten();
+            for (check, value) in report.checks.iter().zip(values) {
+                value["replay"] = replay(args, check).into();
+            }
+            say!("{json:#}");
         }
-        say!("{json:#}");
+        ReportOutput::Junit => write!(io::stdout(), "{}", report.junit(|check| replay(args, check)))?,
+        ReportOutput::Markdown => write!(io::stdout(), "{}", report.markdown(|check| replay(args, check)))?,
     }
     let failed = report.failed().count();
     match failed {
@@ -142,10 +168,63 @@ async fn run(args: &ScorecardFlags, settings: &Scorecard) -> Result<(), Failure>
     }
 }
 
+/// A line on a terminal about the check that runs.
+struct Progress {
+    names: Vec<&'static str>,
+    done: Cell<usize>,
+}
+
+impl Progress {
+    fn new(settings: &Scorecard) -> Progress {
+        Progress { names: scorecard::selected(settings), done: Cell::new(0) }
+    }
+
+    /// Runs until dropped.
+    async fn show(&self) -> Infallible {
+        let started = Instant::now();
+        loop {
+            if let Some(name) = self.names.get(self.done.get()).filter(|_| io::stderr().is_terminal()) {
+                let (number, count) = (self.done.get() + 1, self.names.len());
+                let line = format!("{number} of {count}: {name}, {} s", started.elapsed().as_secs());
+                let _ = write!(io::stderr(), "\r\x1b[K{line}");
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    }
+
+    fn clear(&self) {
+        if io::stderr().is_terminal() {
+            let _ = write!(io::stderr(), "\r\x1b[K");
+        }
+    }
+}
+
+/// Writes the files of a check that failed.
+fn record(args: &ScorecardFlags, check: &CheckResult) -> Result<(), Failure> {
+    let (Some(dir), Some(journal)) = (&args.output_dir, &check.journal) else { return Ok(()) };
+    if check.verdict.result != Outcome::Fail {
+        return Ok(());
+    }
+    let dir = dir.join(check.name);
+    let wrong = |error: io::Error| Failure::Usage(format!("--output-dir {}: {error}", dir.display()));
+    fs::create_dir_all(&dir).map_err(wrong)?;
+    for (name, text) in [
+        ("requests.jsonl", journal.requests_jsonl()),
+        ("writes.jsonl", journal.writes_jsonl()),
+        ("operator.log", journal.log.clone()),
+    ] {
+        fs::write(dir.join(name), text).map_err(wrong)?;
+    }
+    Ok(())
+}
+
 fn print(args: &ScorecardFlags, check: &CheckResult) -> Result<(), Failure> {
     say!("{check}");
     if matches!(check.verdict.result, Outcome::Fail | Outcome::Warn) {
         say!("        replay: {}", replay(args, check));
+    }
+    if let (Outcome::Fail, Some(dir), Some(_)) = (check.verdict.result, &args.output_dir, &check.journal) {
+        say!("        files: {}", dir.join(check.name).display());
     }
     Ok(())
 }
