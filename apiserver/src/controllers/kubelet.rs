@@ -35,13 +35,10 @@ pub(crate) fn node() -> Place {
 
 /// Creates the node and its Lease.
 pub(crate) fn register(storage: &mut Storage) {
-    make(
-        storage,
-        "",
-        "nodes",
-        None,
-        json!({"metadata": {"name": NODE, "labels": {"kubernetes.io/hostname": NODE}}}),
-    );
+    // Those that every kubelet sets, as many Pods select them.
+    let labels =
+        json!({"kubernetes.io/hostname": NODE, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"});
+    make(storage, "", "nodes", None, json!({"metadata": {"name": NODE, "labels": labels}}));
     let now = storage.clock.time();
     change(storage, &node(), Part::Status, |node| {
         node["status"] = json!({
