@@ -311,7 +311,11 @@ fn replace_text(value: &mut Value, from: &str, to: &str) {
     match value {
         Value::String(text) if text.contains(from) => *text = text.replace(from, to),
         Value::Array(list) => list.iter_mut().for_each(|item| replace_text(item, from, to)),
-        Value::Object(map) => map.values_mut().for_each(|item| replace_text(item, from, to)),
+        Value::Object(map) => {
+            *map =
+                std::mem::take(map).into_iter().map(|(key, value)| (key.replace(from, to), value)).collect();
+            map.values_mut().for_each(|item| replace_text(item, from, to));
+        }
         _ => {}
     }
 }
@@ -442,6 +446,13 @@ mod tests {
         assert_eq!(
             name_of("persistentvolumes", "pvc-13b49a39-4a9f-4529-92e3-af5e345fd92f", &volume),
             "persistentvolumes/pvc-*"
+        );
+        // Lists become maps by name, so a name may be a key.
+        let mut pod = pod;
+        pod["metadata"]["ownerReferences"] = json!([{"kind": "ReplicaSet", "name": "web-6f7c9"}]);
+        assert_eq!(
+            normalised(&pod, &HashMap::new(), false)["metadata"]["ownerReferences"],
+            json!({"web-*": {"kind": "ReplicaSet", "name": "web-*"}})
         );
     }
 }
