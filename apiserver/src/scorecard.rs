@@ -15,6 +15,8 @@
 //! ```text
 //! static_checks/ one file for each check of files alone
 //! checks/    one file for each check of a running operator
+//! trial      samples with other specs
+//! spec_changes what a CRD suggests to change
 //! reference  two runs without a fault; runs up to a write
 //! lab        a run: server, operator, samples; when it has settled
 //! snapshot   the state of a server without what is random, and differences
@@ -26,6 +28,8 @@
 
 mod static_checks;
 mod checks;
+mod trial;
+mod spec_changes;
 mod reference;
 mod lab;
 mod snapshot;

@@ -1,6 +1,9 @@
 //! The checks. To add one, write a file beside the others and its line in [`NAMES`] and [`run`].
 
+mod accepts_valid_objects;
 mod api_server_outage;
+mod applies_spec_changes;
+mod comes_back;
 mod converges;
 mod two_namespaces;
 mod one_bad_object;
@@ -43,13 +46,16 @@ pub(super) const QUICK: [&str; 6] = [
 ];
 
 /// In the order in which they run: cheap ones first.
-pub(super) const NAMES: [&str; 22] = [
+pub(super) const NAMES: [&str; 25] = [
     "converges",
     "quiet",
     "restart-is-silent",
     "repairs-drift",
     "deletes-cleanly",
     crash_between_writes::NAME,
+    applies_spec_changes::NAME,
+    comes_back::NAME,
+    "accepts-valid-objects",
     "lost-answers",
     "recreated",
     "missed-events",
@@ -76,6 +82,9 @@ pub(super) async fn run(name: &str, reference: &Reference<'_>) -> Result<Verdict
         "repairs-drift" => repairs_drift::check(reference).await,
         "deletes-cleanly" => deletes_cleanly::check(reference).await,
         crash_between_writes::NAME => crash_between_writes::check(reference).await,
+        applies_spec_changes::NAME => applies_spec_changes::check(reference).await,
+        comes_back::NAME => comes_back::check(reference).await,
+        "accepts-valid-objects" => accepts_valid_objects::check(reference).await,
         "lost-answers" => lost_answers::check(reference).await,
         "recreated" => recreated::check(reference).await,
         "missed-events" => missed_events::check(reference).await,

@@ -427,7 +427,26 @@ impl<'a> Lab<'a> {
         served(&storage, sample).map(|kind| format!("/{}", kind.plural)).unwrap_or_default()
     }
 
-    fn path_of_sample(&self, sample: &Value) -> String {
+    /// `/apis/example.com/v1/namespaces/default/pages` for an object of the kind.
+    pub(super) fn collection_path(&self, object: &Value) -> String {
+        let kind = served(&self.server.server.storage(), object);
+        let namespace = object["metadata"]["namespace"].as_str();
+        kind.map(|kind| path_of(&kind, namespace, "")).unwrap_or_default()
+    }
+
+    /// `pages.example.com/default/a`, as in a snapshot.
+    pub(super) fn name_of_sample(&self, sample: &Value) -> String {
+        let metadata = &sample["metadata"];
+        let namespace = metadata["namespace"].as_str().unwrap_or(NAMESPACE);
+        let place = |kind: Arc<Kind>| {
+            let namespace = kind.namespaced.then_some(namespace);
+            Place::new(kind.stored_in(), namespace, metadata["name"].as_str().unwrap_or_default())
+        };
+        let kind = served(&self.server.server.storage(), sample);
+        kind.map(|kind| place(kind).to_string()).unwrap_or_default()
+    }
+
+    pub(super) fn path_of_sample(&self, sample: &Value) -> String {
         let storage = self.server.server.storage();
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let metadata = &sample["metadata"];

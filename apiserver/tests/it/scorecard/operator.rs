@@ -20,6 +20,9 @@ const KINDS: [&str; 4] = ["pages", "secrets", "configmaps", "services"];
 
 const FINALIZER: &str = "example.com/save";
 
+/// An image that the simulated kubelet cannot pull.
+const BAD_IMAGE: &str = "does-not-exist:scorecard";
+
 const BACKOFF_MIN: Duration = Duration::from_millis(20);
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
 
@@ -42,6 +45,10 @@ pub struct Operator {
     expected: Mutex<BTreeMap<(&'static str, Key), Value>>,
     /// The first uid of each Page.
     first_uids: Mutex<BTreeMap<Key, Value>>,
+    /// The specs with which Pages became ready, by their uids.
+    done: Mutex<BTreeMap<String, Value>>,
+    /// The first text of each Page, by its uid.
+    first_texts: Mutex<BTreeMap<String, String>>,
 }
 
 /// Runs until it is killed.
@@ -101,6 +108,8 @@ impl Operator {
             begun: Mutex::default(),
             expected: Mutex::default(),
             first_uids: Mutex::default(),
+            done: Mutex::default(),
+            first_texts: Mutex::default(),
         }
     }
 
@@ -226,7 +235,11 @@ impl Operator {
         if !page["metadata"]["deletionTimestamp"].is_null() {
             return self.clean_up(page).await;
         }
-        if self.has("ready-is-for-ever") && phase == Some("Ready") {
+        let is_same = self.done.lock().unwrap().get(uid) == Some(&page["spec"]);
+        if self.has("ready-is-for-ever") && phase == Some("Ready") && is_same {
+            return true;
+        }
+        if self.has("failed-is-for-ever") && phase == Some("Failed") {
             return true;
         }
         if self.has("saves-before-it-goes") && page["metadata"]["finalizers"].is_null() {
@@ -243,6 +256,12 @@ impl Operator {
         let mut is_done = true;
         for (kind, child) in self.children(page) {
             is_done &= self.keep(kind, &child, page).await;
+        }
+        if is_done {
+            self.done.lock().unwrap().insert(uid.to_owned(), page["spec"].clone());
+        }
+        if self.has("failed-is-for-ever") && page["spec"]["image"] == BAD_IMAGE {
+            return self.set_status(page, json!({"phase": "Failed"})).await;
         }
         if is_done && phase != Some("Ready") {
             is_done = self.set_status(page, json!({"phase": "Ready"})).await;
@@ -349,7 +368,15 @@ impl Operator {
         let owner = json!([{"apiVersion": "example.com/v1", "kind": "Page", "name": name, "uid": uid}]);
         let metadata = json!({"name": name, "ownerReferences": owner});
         let of_secret = if self.has("no-owner") { json!({"name": name}) } else { metadata.clone() };
-        let mut data = json!({"text": page["spec"]["text"]});
+        let image = match page["spec"]["image"].as_str() {
+            None if self.has("needs-an-image") => panic!("no image"),
+            image => image.unwrap_or("web:1"),
+        };
+        let mut text = page["spec"]["text"].as_str().unwrap_or_default().to_owned();
+        if self.has("first-text-is-for-ever") {
+            text = self.first_texts.lock().unwrap().entry(uid.to_string()).or_insert(text).clone();
+        }
+        let mut data = json!({"text": text, "image": image});
         if self.has("writes-at-each-start") {
             data["process"] = json!(std::process::id().to_string());
         }

@@ -1,0 +1,129 @@
+//! Fields of the custom resource are changed, as its CRD suggests, and changed back. The operator must get to the state that it gets to
+//! when the object is created with the new spec.
+//!
+//! It would have found OT-CONTAINER-KIT/redis-operator#290: a change of `resources` is ignored.
+
+use super::super::{
+    lab::{Lab, Repaired},
+    reference::Reference,
+    report::{Outcome, Verdict},
+    settings::CannotJudge,
+    snapshot::{Mask, Snapshot},
+    spec_changes::Intent,
+    trial::{self, Trial},
+};
+
+pub(super) const NAME: &str = "applies-spec-changes";
+
+/// Most changes.
+const CHANGES_MAX: usize = 6;
+
+/// The state that a changed object has from the beginning.
+enum Expected {
+    State(Snapshot),
+    /// The operator says why it does not want it.
+    Refused,
+}
+
+pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
+    let mut lab = reference.settled().await?;
+    let mut trials = trial::trials(reference, &lab, Intent::Change).await;
+    if let Some(only) = reference.scorecard.trigger_of(NAME) {
+        trials.retain(|trial| trial.name == only);
+    }
+    trials.truncate(CHANGES_MAX);
+    if trials.is_empty() {
+        return Ok(Verdict::new(Outcome::Skip, "the server accepts no change of the samples"));
+    }
+    let mask = trial::mask(reference, &lab);
+    let mut expected = Vec::new();
+    for trial in &trials {
+        let Some(state) = from_nothing(trial, &mut lab).await? else {
+            return Ok(Verdict::new(
+                Outcome::Skip,
+                "more than the kinds of --keep stays when the samples are deleted",
+            ));
+        };
+        expected.push(state);
+    }
+    let samples: Vec<_> = lab.custom_samples().cloned().collect();
+    trial::replace(&mut lab, &samples).await?;
+    lab.settle().await?;
+    let differences = |lab: &Lab| reference.state.differences(&lab.snapshot(), &mask);
+    if !lab.lasting(differences).await?.is_empty() {
+        return Ok(Verdict::new(
+            Outcome::Skip,
+            "created again, the samples get to another state: see recreated",
+        ));
+    }
+    let (mut late, mut without_effect) = (None, Vec::new());
+    for (trial, expected) in trials.iter().zip(&expected) {
+        if !has_effect(reference, &lab, expected, trial) {
+            without_effect.push(&*trial.change.path);
+        }
+        let verdict = judge(reference, &mut lab, trial, expected, &mask).await?;
+        match verdict.result {
+            Outcome::Fail => return Ok(Verdict { trigger: Some(trial.name.clone()), ..verdict }),
+            Outcome::Warn => late = Some(Verdict { trigger: Some(trial.name.clone()), ..verdict }),
+            Outcome::Pass | Outcome::Skip => {}
+        }
+    }
+    lab.end().await;
+    let mut reason = format!("{} changes, and back", trials.len());
+    // It may be one outside of the API server.
+    if !without_effect.is_empty() {
+        without_effect.sort_unstable();
+        without_effect.dedup();
+        reason = format!("{reason}; no effect was seen of {}", without_effect.join(", "));
+    }
+    Ok(late.unwrap_or_else(|| Verdict::pass(reason)))
+}
+
+async fn from_nothing(trial: &Trial<'_>, lab: &mut Lab<'_>) -> Result<Option<Expected>, CannotJudge> {
+    let since = lab.server.version();
+    let Some(state) = trial.create_anew(lab).await? else { return Ok(None) };
+    Ok(Some(if trial::refusal(lab, since).is_some() { Expected::Refused } else { Expected::State(state) }))
+}
+
+/// Whether anything but the custom resource differs.
+fn has_effect(reference: &Reference<'_>, lab: &Lab<'_>, expected: &Expected, trial: &Trial<'_>) -> bool {
+    let Expected::State(state) = expected else { return true };
+    let (mut mask, name) = (reference.mask.clone(), lab.name_of_sample(trial.sample));
+    mask.collections.extend(name.split('/').next().map(str::to_owned));
+    !reference.state.differences(state, &mask).is_empty()
+}
+
+async fn judge(
+    reference: &Reference<'_>,
+    lab: &mut Lab<'_>,
+    trial: &Trial<'_>,
+    expected: &Expected,
+    mask: &Mask,
+) -> Result<Verdict, CannotJudge> {
+    trial.apply(lab).await;
+    if let Expected::State(state) = expected {
+        let repaired = lab.becomes(state, mask).await?;
+        let verdict = match repaired {
+            Repaired::Yes => Verdict::pass(""),
+            Repaired::AfterPoke(evidence) => Verdict::differs(Outcome::Warn, &trial.what(), evidence),
+            Repaired::No(evidence) => Verdict::differs(Outcome::Fail, &trial.what(), evidence),
+        };
+        // The expected state may have been seen too early.
+        let changed = lab.snapshot();
+        let again = match verdict.result {
+            Outcome::Fail => trial.create_anew(lab).await?,
+            Outcome::Pass | Outcome::Warn | Outcome::Skip => None,
+        };
+        let is_confirmed = again.is_none_or(|again| !again.differences(&changed, mask).is_empty());
+        if verdict.result != Outcome::Pass && is_confirmed {
+            return Ok(verdict);
+        }
+    }
+    trial.revert(lab).await;
+    let after = format!("{} and back", trial.what());
+    Ok(match lab.becomes(&reference.state, mask).await? {
+        Repaired::Yes => Verdict::pass(""),
+        Repaired::AfterPoke(evidence) => Verdict::differs(Outcome::Warn, &after, evidence),
+        Repaired::No(evidence) => Verdict::differs(Outcome::Fail, &after, evidence),
+    })
+}

@@ -1,0 +1,161 @@
+//! Custom resources with another spec: the changes that the server accepts, and a run with such an object.
+
+use std::sync::LazyLock;
+
+use http::Method;
+use regex::Regex;
+use serde_json::Value;
+
+use super::{
+    lab::Lab,
+    reference::Reference,
+    settings::{CannotJudge, Scorecard},
+    snapshot::{Mask, Snapshot},
+    spec_changes::{self, Intent, SpecChange},
+};
+
+/// What grows and does not shrink, or is done.
+const ONE_WAY: [&str; 2] = ["persistentvolumeclaims", "jobs.batch"];
+
+/// A change of a sample.
+pub(super) struct Trial<'a> {
+    pub(super) sample: &'a Value,
+    pub(super) change: SpecChange,
+    /// `.spec.size#1`: the same in each run.
+    pub(super) name: String,
+}
+
+impl Trial<'_> {
+    /// `.spec.size changed from 3 to 4`
+    pub(super) fn what(&self) -> String {
+        let SpecChange { path, from, to, .. } = &self.change;
+        format!("{path} changed from {from} to {to}")
+    }
+
+    /// Changes the object, and later brings it back.
+    pub(super) async fn apply(&self, lab: &Lab<'_>) {
+        lab.request(Method::PATCH, &lab.path_of_sample(self.sample), self.change.patch()).await;
+    }
+
+    pub(super) async fn revert(&self, lab: &Lab<'_>) {
+        lab.request(Method::PATCH, &lab.path_of_sample(self.sample), self.change.patch_back()).await;
+    }
+
+    /// Deletes all samples, and creates them with this change: the state that the operator gets to from nothing. `None`: the
+    /// samples do not go away.
+    pub(super) async fn create_anew(&self, lab: &mut Lab<'_>) -> Result<Option<Snapshot>, CannotJudge> {
+        let changed = self.change.applied(self.sample);
+        let samples: Vec<Value> = lab
+            .custom_samples()
+            .map(|sample| if std::ptr::eq(sample, self.sample) { changed.clone() } else { sample.clone() })
+            .collect();
+        if !replace(lab, &samples).await? {
+            return Ok(None);
+        }
+        // On a busy machine, it may look settled before it has begun.
+        let version = lab.server.version();
+        lab.lasting(|lab| if lab.work_since(version).is_empty() { vec![()] } else { Vec::new() }).await?;
+        lab.settle().await?;
+        Ok(Some(lab.snapshot()))
+    }
+}
+
+/// Deletes the custom resources, and creates others in their place. `false`: they do not go away.
+pub(super) async fn replace(lab: &mut Lab<'_>, samples: &[Value]) -> Result<bool, CannotJudge> {
+    lab.delete_samples("Background").await;
+    if !lab.lasting(|lab| lab.remaining()).await?.is_empty() {
+        return Ok(false);
+    }
+    for sample in samples {
+        lab.create(sample, "--sample").await?;
+    }
+    Ok(true)
+}
+
+/// The changes of one intent that a dry run accepts, of the first sample of each kind.
+pub(super) async fn trials<'a>(reference: &Reference<'a>, lab: &Lab<'a>, intent: Intent) -> Vec<Trial<'a>> {
+    let mut trials: Vec<Trial<'a>> = Vec::new();
+    for sample in first_samples(lab) {
+        let path = lab.path_of_sample(sample);
+        let (_, stored) = lab.request(Method::GET, &path, Value::Null).await;
+        let schema = schema(reference.scorecard, sample);
+        let all = spec_changes::changes(&schema, &stored);
+        for change in all.into_iter().filter(|change| change.intent == intent) {
+            let dry_run = format!("{path}?dryRun=All&fieldValidation=Strict");
+            let (status, _) = lab.request(Method::PATCH, &dry_run, change.patch()).await;
+            if status != 200 {
+                continue;
+            }
+            let number = trials
+                .iter()
+                .filter(|trial| std::ptr::eq(trial.sample, sample) && trial.change.path == change.path);
+            let name = format!("{}#{}", change.path, number.count() + 1);
+            trials.push(Trial { sample, change, name });
+        }
+    }
+    trials
+}
+
+pub(super) fn first_samples<'a>(lab: &Lab<'a>) -> Vec<&'a Value> {
+    let mut samples: Vec<&Value> = Vec::new();
+    for sample in lab.custom_samples() {
+        if !samples.iter().any(|earlier| earlier["kind"] == sample["kind"]) {
+            samples.push(sample);
+        }
+    }
+    samples
+}
+
+/// The schema of a sample's version.
+pub(super) fn schema(scorecard: &Scorecard, sample: &Value) -> Value {
+    let mut schemas = scorecard.crds.iter().flat_map(|crd| {
+        let versions = crd["spec"]["versions"].as_array().into_iter().flatten();
+        versions.map(move |version| (crd, version))
+    });
+    let is_its = |(crd, version): &(&Value, &Value)| {
+        let (group, name) = (crd["spec"]["group"].as_str(), version["name"].as_str());
+        let api_version = format!("{}/{}", group.unwrap_or_default(), name.unwrap_or_default());
+        crd["spec"]["names"]["kind"] == sample["kind"] && sample["apiVersion"] == api_version
+    };
+    schemas.find(is_its).map(|(_, version)| version["schema"]["openAPIV3Schema"].clone()).unwrap_or_default()
+}
+
+/// The mask of the reference, and what two ways to the same spec need not have in common.
+pub(super) fn mask(reference: &Reference<'_>, lab: &Lab<'_>) -> Mask {
+    let mut mask = reference.mask.clone();
+    mask.collections.extend(ONE_WAY.map(str::to_owned));
+    // A status may tell a history.
+    mask.fields.extend(lab.custom_samples().map(|sample| (lab.name_of_sample(sample), ".status".to_owned())));
+    // The templates of claims are immutable. A larger one takes effect in the claims.
+    let sets = lab.children().into_iter().filter(|child| child.kind == "StatefulSet");
+    mask.fields.extend(
+        sets.map(|set| (format!("{}/{}", set.resource, set.key), ".spec.volumeClaimTemplates".to_owned())),
+    );
+    mask
+}
+
+/// What the operator says against a spec since a version: in an Event, or in a condition.
+pub(super) fn refusal(lab: &Lab<'_>, since: u64) -> Option<String> {
+    static REFUSAL: LazyLock<Option<Regex>> = LazyLock::new(|| {
+        Regex::new("(?i)invalid|unsupported|not supported|not allowed|must|cannot|forbidden|immutable|denied")
+            .ok()
+    });
+    let is_refusal = |text: &&str| REFUSAL.as_ref().is_some_and(|refusal| refusal.is_match(text));
+    for write in lab.server.writes_since(since).iter().filter(|write| Lab::is_operators(write)) {
+        let Some(object) = &write.after else { continue };
+        let conditions = object["status"]["conditions"].as_array().into_iter().flatten();
+        let is_bad = |condition: &&Value| {
+            let bad = ["Degraded", "Stalled", "Failed"];
+            let is_negative = condition["type"].as_str().is_some_and(|name| bad.contains(&name));
+            condition["status"] == if is_negative { "True" } else { "False" }
+        };
+        let is_warning = object["type"] == "Warning";
+        let of_event = ["note", "message"].into_iter().filter(|_| is_warning).map(|field| &object[field]);
+        let of_conditions =
+            conditions.filter(is_bad).flat_map(|condition| [&condition["message"], &condition["reason"]]);
+        if let Some(text) = of_event.chain(of_conditions).filter_map(Value::as_str).find(is_refusal) {
+            return Some(text.to_owned());
+        }
+    }
+    None
+}
