@@ -190,7 +190,7 @@ impl<'a> Reference<'a> {
     /// Waits until the state of a run is that of the reference.
     pub(super) async fn judge(&self, lab: &mut Lab<'_>, after: &str) -> Result<Verdict, CannotJudge> {
         Ok(match lab.becomes(&self.state, &self.mask).await? {
-            Repaired::Yes => Verdict::pass(""),
+            Repaired::Yes => Verdict::pass(format!("{after}: it gets to the same state")),
             Repaired::AfterPoke(differences) => Verdict::differs(Outcome::Warn, after, differences),
             Repaired::No(differences) => Verdict::differs(Outcome::Fail, after, differences),
         })

@@ -26,26 +26,23 @@ pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict
         }
     }
     let mut lab = reference.limited(rules).await?;
-    let connected = lab.connected().await;
-    let judged = match &connected {
+    let verdict = match lab.connected().await {
         Ok(()) => {
             lab.create_samples().await?;
-            Some(reference.judge(&mut lab, "with the shipped Roles").await?)
+            reference.judge(&mut lab, "with the shipped Roles").await?
         }
-        Err(_) => None,
+        Err(why) if refused(&lab).is_empty() => return Err(why),
+        Err(CannotJudge(why)) => Verdict::fail(why),
     };
     let refused = refused(&lab);
     lab.end().await;
-    match (judged, refused.first()) {
-        (Some(verdict), None) => Ok(verdict),
-        (Some(verdict), Some(first)) if verdict.result == Outcome::Pass => {
-            Ok(Verdict::new(Outcome::Warn, format!("the Roles do not allow: {first}; it settles without")))
+    let Some(first) = refused.first() else { return Ok(verdict) };
+    Ok(match verdict.result {
+        Outcome::Pass => {
+            Verdict::new(Outcome::Warn, format!("the Roles do not allow: {first}; it settles without"))
         }
-        (_, Some(first)) => {
-            Ok(Verdict::fail(format!("the Roles do not allow: {first}, {} in all", refused.len())))
-        }
-        (None, None) => connected.map(|()| Verdict::pass("")),
-    }
+        _ => Verdict::fail(format!("the Roles do not allow: {first}, {} in all", refused.len())),
+    })
 }
 
 /// `GET /api/v1/services`, each once.
