@@ -36,7 +36,7 @@
 //!                 (the kinds of CRDs), table (the output of `kubectl get`)
 //! admission/      what may change or refuse a write: plugins of kube-apiserver, policies, webhooks and the calls of them
 //! conversions     calls of the conversion webhooks of CRDs
-//! webhook_client  the HTTPS client for webhooks
+//! webhook_client/ the HTTPS client for webhooks; trust (their certificates)
 //! discovery       /api, /apis, /openapi/v3, /version
 //! state           the state that connections and controllers share
 //! tokens          tokens of ServiceAccounts, signed

@@ -5,6 +5,8 @@
 //! 200 {"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "response": {"uid": "…", "allowed": true}}
 //! ```
 
+mod trust;
+
 use std::{error::Error, io, sync::Arc, time::Duration};
 
 use base64::{Engine, prelude::BASE64_STANDARD};
@@ -24,6 +26,7 @@ use tokio_rustls::TlsConnector;
 use crate::{
     kinds::field_checks::text,
     storage::{Place, Storage},
+    webhook_client::trust::Trust,
 };
 
 /// Largest answer of a webhook, as for a request.
@@ -85,11 +88,14 @@ impl Address {
             .map_err(|error| format!("couldn't get version/kind; json parse error: {error}"))
     }
 
-    /// As Go writes it: with a path, and the timeout.
+    /// As Go writes it: with a path without empty steps, and the timeout.
     fn url(&self, timeout_secs: Option<u64>) -> String {
-        let slash = if self.url.matches('/').count() < 3 { "/" } else { "" };
+        let (scheme, rest) = self.url.split_once("://").unwrap_or_default();
+        let mut steps = rest.split('/');
+        let host = steps.next().unwrap_or_default();
+        let path: Vec<&str> = steps.filter(|step| !step.is_empty()).collect();
         let timeout = timeout_secs.map(|secs| format!("?timeout={secs}s")).unwrap_or_default();
-        format!("{}{slash}{timeout}", self.url)
+        format!("{scheme}://{host}/{}{timeout}", path.join("/"))
     }
 
     /// The status of the answer to a POST, whether it is a text, and its body.
@@ -129,17 +135,18 @@ impl Address {
     }
 
     fn tls(&self) -> Result<TlsConnector, String> {
-        let mut roots = RootCertStore::empty();
-        for certificate in CertificateDer::pem_slice_iter(&self.ca).flatten() {
-            roots.add(certificate).map_err(|error| error.to_string())?;
-        }
+        let bundle: Vec<CertificateDer<'_>> = CertificateDer::pem_slice_iter(&self.ca).flatten().collect();
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = ClientConfig::builder_with_provider(provider)
+        let config = ClientConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
-            .map_err(|error| error.to_string())?
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        Ok(TlsConnector::from(Arc::new(config)))
+            .map_err(|error| error.to_string())?;
+        let config = if bundle.is_empty() {
+            config.with_root_certificates(RootCertStore::empty())
+        } else {
+            let trust = Trust::new(bundle, &provider)?;
+            config.dangerous().with_custom_certificate_verifier(Arc::new(trust))
+        };
+        Ok(TlsConnector::from(Arc::new(config.with_no_client_auth())))
     }
 }
 

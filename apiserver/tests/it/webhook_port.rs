@@ -14,14 +14,14 @@ async fn post(server: &ApiServer, path: &str, object: &Value) -> Value {
 }
 
 /// The message of a create that a webhook of the Service `hook` is asked about.
-async fn refused(webhook: &Webhook, webhook_port: Option<u16>) -> Value {
+async fn refused(ca: &str, path: &str, webhook_port: Option<u16>) -> Value {
     let server =
         ApiServer::start(Options { webhook_port, controllers: false, ..Options::default() }).await.unwrap();
     let services = "/api/v1/namespaces/default/services";
     post(&server, services, &json!({"metadata": {"name": "hook"}, "spec": {"ports": [{"port": 443}]}})).await;
     let hook = json!({
         "name": "hook.example.com", "sideEffects": "None", "admissionReviewVersions": ["v1"],
-        "clientConfig": {"service": {"namespace": "default", "name": "hook", "path": "/deny"}, "caBundle": webhook.ca},
+        "clientConfig": {"service": {"namespace": "default", "name": "hook", "path": path}, "caBundle": ca},
         "rules": [{"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["secrets"]}],
     });
     let configurations = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
@@ -37,8 +37,10 @@ async fn a_webhook_of_a_service_is_called_at_the_port_of_webhooks() {
     let port = webhook.url.rsplit(':').next().unwrap().parse().unwrap();
     // A webhook without a script denies.
     let message = "admission webhook \"hook.example.com\" denied the request without explanation";
-    assert_eq!(refused(&webhook, Some(port)).await, message);
+    assert_eq!(refused(&webhook.ca, "/deny", Some(port)).await, message);
+    // As in Go, its own certificate is trusted, which envtest uses.
+    assert_eq!(refused(&webhook.certificate, "/deny/", Some(port)).await, message);
     let message = "Internal error occurred: failed calling webhook \"hook.example.com\": failed to call webhook: Post \
         \"https://hook.default.svc:443/deny?timeout=10s\": no endpoints available for service \"hook\"";
-    assert_eq!(refused(&webhook, None).await, message);
+    assert_eq!(refused(&webhook.ca, "/deny", None).await, message);
 }

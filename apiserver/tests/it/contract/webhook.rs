@@ -33,6 +33,8 @@ pub struct Webhook {
     pub url: String,
     /// The CA in PEM, in base64.
     pub ca: String,
+    /// Its own certificate, likewise.
+    pub certificate: String,
     /// A client that trusts the CA.
     pub http: reqwest::Client,
     _tasks: JoinSet<()>,
@@ -43,18 +45,19 @@ type Scripts = Arc<Mutex<BTreeMap<String, (Value, Vec<Value>)>>>;
 
 impl Webhook {
     pub async fn start() -> Webhook {
-        let (ca_pem, acceptor) = identity();
+        let ([ca_pem, certificate], acceptor) = identity();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("https://{}", listener.local_addr().unwrap());
         let mut tasks = JoinSet::new();
         tasks.spawn(accept(listener, acceptor, Scripts::default()));
         let http = fixture::http(&ca_pem, "contract/1");
-        Webhook { url, ca: BASE64_STANDARD.encode(ca_pem), http, _tasks: tasks }
+        let [ca, certificate] = [ca_pem, certificate].map(|pem| BASE64_STANDARD.encode(pem));
+        Webhook { url, ca, certificate, http, _tasks: tasks }
     }
 }
 
 /// A new CA, and a certificate for 127.0.0.1 and for the Service `hook`.
-fn identity() -> (String, TlsAcceptor) {
+fn identity() -> ([String; 2], TlsAcceptor) {
     let mut params = CertificateParams::new(Vec::new()).unwrap();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let key = KeyPair::generate().unwrap();
@@ -70,7 +73,7 @@ fn identity() -> (String, TlsAcceptor) {
         .with_no_client_auth()
         .with_single_cert(vec![certificate.der().clone()], PrivateKeyDer::Pkcs8(key.serialize_der().into()))
         .unwrap();
-    (ca.pem(), TlsAcceptor::from(Arc::new(config)))
+    ([ca.pem(), certificate.pem()], TlsAcceptor::from(Arc::new(config)))
 }
 
 /// Runs until dropped.
