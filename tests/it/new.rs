@@ -36,6 +36,7 @@ fn a_crate_has_what_was_asked_for() {
     assert!(absent.iter().all(|text| !main.contains(text)), "{main}");
     assert!(read("Cargo.toml").contains(r#"listwatch = { git = "https://example.com/x","#));
     assert_eq!(read("sample.yaml").lines().count(), 7);
+    assert!(read("README.md").contains("--sample sample.yaml -- target/debug/team-policies\n"));
 
     // A second time, and in a directory that has only one file of it.
     for _ in 0..2 {

@@ -84,6 +84,9 @@ const BUGS: [(&str, &str, &str); 26] = [
     ("deletes-by-name", "time-travel", "it deleted secrets/default/a of the new object"),
 ];
 
+/// How often a check is asked to find a bug.
+const ATTEMPTS: usize = 3;
+
 fn crd() -> Value {
     let text = json!({"type": "string", "description": "A text."});
     let schema = json!({"type": "object", "properties": {
@@ -169,9 +172,17 @@ async fn missed((bug, name, words): (&str, &str, &str)) -> Option<String> {
     (!is_found).then(|| format!("{bug}: {check}"))
 }
 
+/// On a slow machine a check may look before the operator has done anything. Then it finds nothing, and is asked again.
+async fn missed_again(bug: (&str, &str, &str)) -> Option<String> {
+    for _ in 1..ATTEMPTS {
+        missed(bug).await?;
+    }
+    missed(bug).await
+}
+
 #[tokio::test]
 async fn each_bug_is_found_by_its_check() {
-    let all = BUGS.map(|bug| Box::pin(missed(bug)));
+    let all = BUGS.map(|bug| Box::pin(missed_again(bug)));
     let missed: Vec<_> =
         stream::iter(all).buffer_unordered(8).filter_map(async |missed| missed).collect().await;
     assert_eq!(missed, Vec::<String>::new());
