@@ -97,6 +97,7 @@ pub async fn run(scorecard: &Scorecard, mut done: impl FnMut(&CheckResult)) -> R
     if of_runs.is_empty() {
         return Ok(report);
     }
+    checks::shipped_role::rules(&scorecard.rbac)?;
     let (reference, without_fault) = journal::recorded(Reference::of(scorecard)).await;
     let reference = reference?;
     let checks = of_runs.into_iter().map(async |name| {
@@ -104,11 +105,13 @@ pub async fn run(scorecard: &Scorecard, mut done: impl FnMut(&CheckResult)) -> R
         // Large: it is one of all checks.
         let (verdict, journal) = journal::recorded(Box::pin(checks::run(name, &reference))).await;
         let journal = journal.or_else(|| without_fault.clone());
-        Ok(CheckResult { name, verdict: verdict?, elapsed: started.elapsed(), journal })
+        // Without a fault it could be judged.
+        let verdict = verdict.unwrap_or_else(|CannotJudge(why)| Verdict::fail(why));
+        CheckResult { name, verdict, elapsed: started.elapsed(), journal }
     });
     let mut checks = pin!(stream::iter(checks).buffered(scorecard.jobs.max(1)));
     while let Some(check) = checks.next().await {
-        add(&mut report, check?);
+        add(&mut report, check);
     }
     Ok(report)
 }

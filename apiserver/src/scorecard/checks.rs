@@ -21,7 +21,7 @@ mod quiet;
 mod recreated;
 mod repairs_drift;
 mod restart_is_silent;
-mod shipped_role;
+pub(super) mod shipped_role;
 mod time_travel;
 mod throttled;
 mod watches_come_back;

@@ -62,6 +62,11 @@ fn hide(write: &WriteRecord, object: Option<&mut Value>) {
     }
     if write.resource == "secrets" {
         object.remove("data");
+        // Such as the object that was last applied.
+        object
+            .get_mut("metadata")
+            .and_then(Value::as_object_mut)
+            .map(|metadata| metadata.remove("annotations"));
     }
 }
 

@@ -104,6 +104,8 @@ pub(super) struct Lab<'a> {
     starts: usize,
     /// Why processes ended by themselves, and their panics.
     pub(super) incidents: Vec<String>,
+    /// All that the operator may do. `None`: everything.
+    pub(super) permissions: Option<Vec<Rule>>,
     /// What existed before the samples.
     before: HashSet<String>,
     /// The version before the samples.
@@ -121,8 +123,9 @@ impl<'a> Lab<'a> {
         let dir = TempDir::with_prefix("listwatch-scorecard-")
             .map_err(|error| cannot("temporary directory", error))?;
         let (incidents, before, noise) = (Vec::new(), HashSet::new(), BTreeSet::new());
+        let (process, permissions, starts, version) = (None, None, 0, 0);
         let lab =
-            Lab { server, scorecard, dir, process: None, starts: 0, incidents, before, version: 0, noise };
+            Lab { server, scorecard, dir, process, starts, incidents, permissions, before, version, noise };
         for number in 0..fastrand::u8(1..20) {
             let mark = json!({"metadata": {"name": format!("scorecard-{number}")}});
             let (status, body) =
@@ -151,11 +154,6 @@ impl<'a> Lab<'a> {
         format!("operator-{}", self.starts)
     }
 
-    /// Gives the next process only these permissions.
-    pub(super) fn limit_next(&self, rules: Vec<Rule>) {
-        self.server.set_rules(&format!("operator-{}", self.starts + 1), rules);
-    }
-
     /// The version at which a custom resource got its `deletionTimestamp`, if it has waited for something.
     pub(super) fn termination_since(&self, version: u64) -> Option<u64> {
         let is_terminating = |object: &Arc<Value>| !object["metadata"]["deletionTimestamp"].is_null();
@@ -169,11 +167,19 @@ impl<'a> Lab<'a> {
 
     /// Whether the operator made a write, in this process or an earlier one of the run.
     pub(super) fn is_operators(write: &WriteRecord) -> bool {
-        write.user.starts_with("operator-")
+        Lab::is_of_operator(&write.user)
+    }
+
+    /// Whether a user is the operator, in this process or an earlier one of the run.
+    pub(super) fn is_of_operator(user: &str) -> bool {
+        user.starts_with("operator-")
     }
 
     pub(super) fn start(&mut self) -> Result<(), CannotJudge> {
         self.starts += 1;
+        if let Some(permissions) = &self.permissions {
+            self.server.set_rules(&self.user(), permissions.clone());
+        }
         let kubeconfig = self.dir.path().join(format!("kubeconfig-{}", self.starts));
         let written = crate::write_private(&kubeconfig, &self.server.kubeconfig_of(&self.user()));
         written.map_err(|error| CannotJudge(format!("{}: {error}", kubeconfig.display())))?;
@@ -643,10 +649,17 @@ impl<'a> Lab<'a> {
             let version = self.server.version();
             sleep(TICK).await;
             ticks += 1;
-            if self.server.version() != version {
+            if self.server.writes_since(version).iter().any(|write| self.is_work(write)) {
                 self.settle().await?;
             }
         }
+    }
+
+    /// Waits until the operator has written something, but not longer than [`Scorecard::patience`]. On a busy machine, it may look settled
+    /// before it has begun.
+    pub(super) async fn until_work_since(&mut self, version: u64) -> Result<(), CannotJudge> {
+        self.lasting(|lab| if lab.work_since(version).is_empty() { vec![()] } else { Vec::new() }).await?;
+        Ok(())
     }
 
     /// How often the operator has created and deleted each object since the samples.
@@ -689,6 +702,14 @@ impl<'a> Lab<'a> {
     /// Whether a fault holds a request of the operator.
     pub(super) fn is_holding(&self) -> bool {
         self.server.server.faults.is_holding()
+    }
+
+    /// What happened so far is not the fault of what comes next.
+    pub(super) fn forget_incidents(&mut self) {
+        self.incidents.clear();
+        if let Some(process) = &mut self.process {
+            process.forget_log();
+        }
     }
 
     /// The operator's panics, and its ends that nobody caused.

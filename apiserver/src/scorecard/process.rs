@@ -25,6 +25,8 @@ pub(super) struct Process {
     child: Child,
     /// Standard output and error.
     log: PathBuf,
+    /// So many bytes of the log no longer count.
+    forgotten: usize,
 }
 
 impl Process {
@@ -44,26 +46,34 @@ impl Process {
         #[cfg(unix)]
         started.process_group(0);
         let child = started.spawn().map_err(|error| cannot(&format!("COMMAND {program}"), error))?;
-        Ok(Process { child, log })
+        Ok(Process { child, log, forgotten: 0 })
     }
 
     /// Kills it as a crash does, and waits until it is gone.
     pub(super) async fn kill(mut self) {
-        self.kill_group();
+        kill_group(self.child.id());
         // It may have ended by itself.
         let _ = self.child.kill().await;
     }
 
     /// `exit status: 1: the last line of the log`, if it has ended.
     pub(super) fn ended(&mut self) -> Option<String> {
+        let id = self.child.id();
         let status = self.child.try_wait().ok()??;
+        // What it has started may still run.
+        kill_group(id);
         Some(format!("{status}: {}", self.last_line()))
     }
 
     /// The line of the log with a panic.
     pub(super) fn panic(&self) -> Option<String> {
         let log = self.log();
+        let log = log.get(self.forgotten..).unwrap_or_default();
         log.lines().find(|line| PANICS.iter().any(|panic| line.contains(panic))).map(str::to_owned)
+    }
+
+    pub(super) fn forget_log(&mut self) {
+        self.forgotten = self.log().len();
     }
 
     fn last_line(&self) -> String {
@@ -74,19 +84,18 @@ impl Process {
     fn log(&self) -> String {
         fs::read(&self.log).map(|log| String::from_utf8_lossy(&log).into_owned()).unwrap_or_default()
     }
+}
 
-    fn kill_group(&self) {
-        #[cfg(unix)]
-        if let Some(id) =
-            self.child.id().and_then(|id| rustix::process::Pid::from_raw(i32::try_from(id).ok()?))
-        {
-            let _ = rustix::process::kill_process_group(id, rustix::process::Signal::KILL);
-        }
+/// Kills a process and all that it has started, if it still runs.
+fn kill_group(id: Option<u32>) {
+    #[cfg(unix)]
+    if let Some(id) = id.and_then(|id| rustix::process::Pid::from_raw(i32::try_from(id).ok()?)) {
+        let _ = rustix::process::kill_process_group(id, rustix::process::Signal::KILL);
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        self.kill_group();
+        kill_group(self.child.id());
     }
 }

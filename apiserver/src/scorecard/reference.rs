@@ -109,17 +109,14 @@ impl<'a> Reference<'a> {
 
     /// A new run, in which loops that are known do not count as work.
     pub(super) async fn lab(&self) -> Result<Lab<'a>, CannotJudge> {
-        let mut lab = Lab::new(self.scorecard).await?;
-        lab.noise.extend(self.loops.iter().cloned());
-        lab.start()?;
-        Ok(lab)
+        self.lab_with(None).await
     }
 
     /// As [`Reference::lab`], with an operator that has only these permissions.
-    pub(super) async fn limited(&self, rules: Vec<Rule>) -> Result<Lab<'a>, CannotJudge> {
+    pub(super) async fn lab_with(&self, permissions: Option<Vec<Rule>>) -> Result<Lab<'a>, CannotJudge> {
         let mut lab = Lab::new(self.scorecard).await?;
         lab.noise.extend(self.loops.iter().cloned());
-        lab.limit_next(rules);
+        lab.permissions = permissions;
         lab.start()?;
         Ok(lab)
     }
@@ -144,7 +141,7 @@ impl<'a> Reference<'a> {
         if has_new_loops || !self.state.differences(&lab.snapshot(), &self.mask).is_empty() {
             return lab.end().await;
         }
-        lab.incidents.clear();
+        lab.forget_incidents();
         lock(&self.settled).push(lab);
     }
 
@@ -190,7 +187,10 @@ impl<'a> Reference<'a> {
     /// Waits until the state of a run is that of the reference.
     pub(super) async fn judge(&self, lab: &mut Lab<'_>, after: &str) -> Result<Verdict, CannotJudge> {
         Ok(match lab.becomes(&self.state, &self.mask).await? {
-            Repaired::Yes => Verdict::pass(format!("{after}: it gets to the same state")),
+            Repaired::Yes => match lab.incidents().first() {
+                Some(incident) => Verdict::new(Outcome::Warn, format!("{after}: {incident}")),
+                None => Verdict::pass(format!("{after}: it gets to the same state")),
+            },
             Repaired::AfterPoke(differences) => Verdict::differs(Outcome::Warn, after, differences),
             Repaired::No(differences) => Verdict::differs(Outcome::Fail, after, differences),
         })
@@ -231,6 +231,7 @@ async fn run(scorecard: &Scorecard) -> Result<Run, CannotJudge> {
     let mut lab = Lab::started(scorecard).await?;
     lab.create_samples().await?;
     let started = Instant::now();
+    lab.until_work_since(lab.version).await?;
     lab.settle().await?;
     let worked = started.elapsed();
     let writes = lab.work_since(lab.version);

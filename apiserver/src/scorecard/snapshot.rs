@@ -248,8 +248,9 @@ impl Snapshot {
 /// Replaces the values of a Secret by hashes. Their key is random in each process, so nobody can try values.
 fn hide(secret: &mut Value) {
     static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::new);
-    for field in ["data", "stringData"] {
-        let values = secret.get_mut(field).and_then(Value::as_object_mut);
+    // An annotation may be the object that was last applied.
+    for field in ["/data", "/stringData", "/metadata/annotations"] {
+        let values = secret.pointer_mut(field).and_then(Value::as_object_mut);
         for value in values.into_iter().flat_map(Map::values_mut) {
             *value = format!("<hash {:016x}>", KEY.hash_one(value.to_string())).into();
         }
@@ -394,9 +395,14 @@ fn at<'a>(value: &'a Value, path: &str) -> &'a Value {
 }
 
 fn remove(value: &mut Value, path: &str) {
-    match path.split_once('.') {
-        Some((key, rest)) => value.get_mut(key).into_iter().for_each(|value| remove(value, rest)),
-        None => drop(value.as_object_mut().and_then(|map| map.remove(path))),
+    let Some(map) = value.as_object_mut() else { return };
+    // A key may contain dots.
+    if map.remove(path).is_none() {
+        for (key, value) in map {
+            if let Some(rest) = path.strip_prefix(key.as_str()).and_then(|rest| rest.strip_prefix('.')) {
+                remove(value, rest);
+            }
+        }
     }
 }
 
@@ -435,6 +441,13 @@ mod tests {
         assert_eq!(one(&before).differences(&one(&after), &mask), []);
         let missing = one(&before).differences(&Snapshot::default(), &mask);
         assert_eq!(missing[0].to_string(), "widgets/a is missing");
+    }
+
+    #[test]
+    fn a_field_whose_key_has_dots_is_ignored() {
+        let mut value = json!({"data": {"nginx.conf": "a", "nginx": {"conf": "b"}}});
+        remove(&mut value, "data.nginx.conf");
+        assert_eq!(value, json!({"data": {"nginx": {"conf": "b"}}}));
     }
 
     #[test]

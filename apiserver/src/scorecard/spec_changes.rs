@@ -154,9 +154,9 @@ impl Walk {
                 let least = schema["minimum"].as_i64().unwrap_or_default();
                 let step = schema["multipleOf"].as_i64().unwrap_or(1);
                 let now = value.and_then(Value::as_i64).unwrap_or(least);
-                self.add(field, Intent::Change, json!(now + step));
+                self.add(field, Intent::Change, json!(now.saturating_add(step)));
                 // If it is the maximum.
-                self.add(field, Intent::Change, json!(now - step));
+                self.add(field, Intent::Change, json!(now.saturating_sub(step)));
                 if is_count(name) {
                     self.add(field, Intent::Change, json!(0));
                 }

@@ -5,7 +5,7 @@
 
 mod bundle_valid;
 mod crd_schema;
-mod least_privilege;
+pub(super) mod least_privilege;
 mod sample_valid;
 
 use serde_json::Value;

@@ -52,9 +52,7 @@ impl Trial<'_> {
         if !replace(lab, &samples).await? {
             return Ok(None);
         }
-        // On a busy machine, it may look settled before it has begun.
-        let version = lab.server.version();
-        lab.lasting(|lab| if lab.work_since(version).is_empty() { vec![()] } else { Vec::new() }).await?;
+        lab.until_work_since(lab.server.version()).await?;
         lab.settle().await?;
         Ok(Some(lab.snapshot()))
     }

@@ -4,7 +4,7 @@
 
 mod operator;
 
-use std::{env, time::Duration};
+use std::{env, fs, time::Duration};
 
 use futures_util::{StreamExt, stream};
 use listwatch_apiserver::scorecard::{self, CannotJudge, Outcome, Report, Scorecard};
@@ -265,6 +265,21 @@ async fn what_cannot_be_judged_is_an_error_in_one_line() {
     assert!(
         judged(wrong).await.starts_with("--only quite: is not a check; there are crd-schema, sample-valid, ")
     );
+}
+
+/// A worker pool whose first process crashes, for example.
+#[tokio::test]
+async fn what_a_process_has_started_ends_with_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let pid = dir.path().join("pid");
+    let script = format!("sleep 1000 & echo $! > {}; exit 3", pid.display());
+    let scorecard = settings(vec!["sh".to_owned(), "-c".to_owned(), script]);
+    scorecard::run(&scorecard, |_| {}).await.unwrap_err();
+    let pid = fs::read_to_string(pid).unwrap();
+    // A killed process may still be a zombie for a moment.
+    while fs::read_to_string(format!("/proc/{}/stat", pid.trim())).is_ok_and(|stat| !stat.contains(") Z ")) {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
 }
 
 /// The operators, as a process.

@@ -120,6 +120,10 @@ pub(super) fn main(args: ScorecardArgs) -> Result<(), Failure> {
         (_, true) => Extent::Faults,
         (false, false) => Extent::Checks,
     };
+    if let Some(dir) = &args.output_dir {
+        let wrong = |error| Failure::Usage(format!("--output-dir {}: {error}", dir.display()));
+        fs::create_dir_all(dir).map_err(wrong)?;
+    }
     until_signal(async |stop| {
         tokio::select! {
             // Dropping it kills the operator and removes its files.
@@ -130,7 +134,7 @@ pub(super) fn main(args: ScorecardArgs) -> Result<(), Failure> {
 }
 
 async fn run(args: &ScorecardFlags, settings: &Scorecard) -> Result<(), Failure> {
-    let (progress, mut written) = (Progress::new(settings), Ok(()));
+    let (progress, mut written) = (ProgressLine::new(settings), Ok(()));
     let checks = scorecard::run(settings, |check| {
         progress.clear();
         progress.done.set(progress.done.get() + 1);
@@ -147,7 +151,6 @@ async fn run(args: &ScorecardFlags, settings: &Scorecard) -> Result<(), Failure>
     };
     progress.clear();
     let report = report?;
-    written?;
     match args.output {
         ReportOutput::Text => {}
         ReportOutput::Json => {
@@ -161,6 +164,7 @@ async fn run(args: &ScorecardFlags, settings: &Scorecard) -> Result<(), Failure>
         ReportOutput::Junit => write!(io::stdout(), "{}", report.junit(|check| replay(args, check)))?,
         ReportOutput::Markdown => write!(io::stdout(), "{}", report.markdown(|check| replay(args, check)))?,
     }
+    written?;
     let failed = report.failed().count();
     match failed {
         0 => Ok(()),
@@ -169,14 +173,14 @@ async fn run(args: &ScorecardFlags, settings: &Scorecard) -> Result<(), Failure>
 }
 
 /// A line on a terminal about the check that runs.
-struct Progress {
+struct ProgressLine {
     names: Vec<&'static str>,
     done: Cell<usize>,
 }
 
-impl Progress {
-    fn new(settings: &Scorecard) -> Progress {
-        Progress { names: scorecard::selected(settings), done: Cell::new(0) }
+impl ProgressLine {
+    fn new(settings: &Scorecard) -> ProgressLine {
+        ProgressLine { names: scorecard::selected(settings), done: Cell::new(0) }
     }
 
     /// Runs until dropped.
@@ -244,7 +248,8 @@ fn replay(args: &ScorecardFlags, check: &CheckResult) -> String {
     for (flag, values) in flags {
         words.extend(values.iter().map(|value| format!("{flag} {}", quoted(value))));
     }
-    words.push(check.replay(args.seed));
+    words.push(format!("--patience {}s", args.patience.as_secs_f64()));
+    words.extend(check.replay(args.seed).split(' ').map(quoted));
     if !args.command.is_empty() {
         words.push("--".to_owned());
     }

@@ -2,30 +2,35 @@
 //!
 //! It would have found kubeswift-io/kubeswift#460: one kind without a rule, so nothing was reconciled, and the status stayed empty.
 
+use serde_json::Value;
+
 use super::super::{
     lab::Lab,
     reference::Reference,
     report::{Outcome, Verdict},
     settings::CannotJudge,
+    static_checks::least_privilege,
 };
 use crate::Rule;
 
+/// The rules of all roles of ServiceAccounts together.
+pub(in super::super) fn rules(rbac: &[Value]) -> Result<Vec<Rule>, CannotJudge> {
+    let mut rules = Vec::new();
+    for (role, _) in least_privilege::roles_of_accounts(rbac) {
+        let Some(of_role) = role.get("rules").filter(|rules| !rules.is_null()) else { continue };
+        let of_role: Result<Vec<Rule>, _> = serde_json::from_value(of_role.clone());
+        let wrong = |error| CannotJudge(format!("--rbac: {}: {error}", role["metadata"]["name"]));
+        rules.extend(of_role.map_err(wrong)?);
+    }
+    Ok(rules)
+}
+
 pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
-    let roles = &reference.scorecard.rbac;
-    if roles.is_empty() {
+    let rbac = &reference.scorecard.rbac;
+    if rbac.is_empty() {
         return Ok(Verdict::new(Outcome::Skip, "no --rbac is given"));
     }
-    let mut rules: Vec<Rule> = Vec::new();
-    for role in roles.iter().filter(|role| role["kind"] == "Role" || role["kind"] == "ClusterRole") {
-        if let Some(of_role) = role.get("rules").filter(|rules| !rules.is_null()) {
-            let of_role: Result<Vec<Rule>, _> = serde_json::from_value(of_role.clone());
-            rules
-                .extend(of_role.map_err(|error| {
-                    CannotJudge(format!("--rbac: {}: {error}", role["metadata"]["name"]))
-                })?);
-        }
-    }
-    let mut lab = reference.limited(rules).await?;
+    let mut lab = reference.lab_with(Some(rules(rbac)?)).await?;
     let verdict = match lab.connected().await {
         Ok(()) => {
             lab.create_samples().await?;
@@ -50,7 +55,7 @@ fn refused(lab: &Lab<'_>) -> Vec<String> {
     let mut refused = Vec::new();
     for request in lab.server.requests() {
         let text = format!("{} {}", request.method, request.path);
-        if request.user == lab.user() && request.status == 403 && !refused.contains(&text) {
+        if Lab::is_of_operator(&request.user) && request.status == 403 && !refused.contains(&text) {
             refused.push(text);
         }
     }

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use tokio::time::Instant;
+
 use super::{
     super::{lab::Lab, reference::Reference, report::Verdict, settings::CannotJudge},
     no_children,
@@ -21,10 +23,13 @@ pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict
     let body = "Too many requests, please try again later.\n".to_owned();
     lab.server.fault(Fault::Answer { status: 429, body, retry_after_secs: Some(1) }.by(&lab.user()));
     lab.delete_children(children).await;
+    let started = Instant::now();
     lab.wait_a_second().await;
+    // A busy machine makes it longer.
+    let limit = REQUESTS_MAX * (started.elapsed().as_secs() as usize + 1) + children.len();
     let most = refused(&lab, before).into_iter().max_by_key(|(_, count)| *count);
     lab.server.end_faults();
-    if let Some((path, count)) = most.filter(|(_, count)| *count > REQUESTS_MAX) {
+    if let Some((path, count)) = most.filter(|(_, count)| *count > limit) {
         return Ok(Verdict::fail(format!(
             "{count} requests of {path} in a second, in spite of Retry-After: 1"
         )));

@@ -20,8 +20,9 @@ struct Rule<'a> {
     scope: Scope,
 }
 
+/// Where a role allows what it allows.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Scope {
+pub(in super::super) enum Scope {
     Namespace,
     Cluster,
 }
@@ -58,12 +59,13 @@ fn judge(Rule { object, path, rule, scope }: &Rule, findings: &mut Vec<Finding>)
     }
 }
 
-fn rules_of_roles(rbac: &[Value]) -> Vec<Rule<'_>> {
+/// The roles that a binding gives to a ServiceAccount, and where. Without a binding, all.
+pub(in super::super) fn roles_of_accounts(rbac: &[Value]) -> Vec<(&Value, Scope)> {
     let bindings: Vec<&Value> =
         rbac.iter().filter(|object| text(&object["kind"]).ends_with("RoleBinding")).collect();
     let is_for_account =
         |binding: &&&Value| list(&binding["subjects"]).any(|subject| subject["kind"] == "ServiceAccount");
-    let mut rules = Vec::new();
+    let mut roles = Vec::new();
     for role in rbac.iter().filter(|object| ["Role", "ClusterRole"].contains(&text(&object["kind"]))) {
         let (kind, name) = (text(&role["kind"]), text(&role["metadata"]["name"]));
         let is_of =
@@ -76,9 +78,17 @@ fn rules_of_roles(rbac: &[Value]) -> Vec<Rule<'_>> {
         let is_bound_in_namespaces =
             !own.is_empty() && own.iter().all(|binding| binding["kind"] == "RoleBinding");
         let scope = if kind == "Role" || is_bound_in_namespaces { Scope::Namespace } else { Scope::Cluster };
+        roles.push((role, scope));
+    }
+    roles
+}
+
+fn rules_of_roles(rbac: &[Value]) -> Vec<Rule<'_>> {
+    let mut rules = Vec::new();
+    for (role, scope) in roles_of_accounts(rbac) {
         for (index, rule) in list(&role["rules"]).enumerate() {
-            let (object, path) = (format!("{kind} {name}"), format!(".rules[{index}]"));
-            rules.push(Rule { object, path, rule, scope });
+            let object = format!("{} {}", text(&role["kind"]), text(&role["metadata"]["name"]));
+            rules.push(Rule { object, path: format!(".rules[{index}]"), rule, scope });
         }
     }
     rules
