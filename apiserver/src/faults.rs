@@ -323,7 +323,9 @@ impl Planned {
     /// Whether the fault applies to a request. If so, counts the request.
     fn take(&mut self, method: &Method, target: &str) -> bool {
         let method = method.as_str();
+        let is_list_of_any_version = target.contains("resourceVersion=0") && !target.contains("watch=");
         let applies = self.times != Some(0)
+            && (!matches!(self.fault, Fault::StaleLists(_)) || is_list_of_any_version)
             && self.fault.methods().contains(&method)
             && (self.method.is_empty() || self.method == method)
             && target.contains(&self.path);
