@@ -47,6 +47,12 @@ impl<'w> Write<'w> {
     /// Checks an object that a webhook or a policy has changed, and converts it to the version of the write. The fields that are
     /// unknown.
     pub(super) fn take(self, object: &mut Value) -> Result<Vec<String>, StatusError> {
+        if !object.is_object() {
+            // The words of the Go library.
+            return Err(StatusError::went_wrong(
+                "replace operation value must be object or array: %!w(<nil>)",
+            ));
+        }
         self.kind.check_types(object).map_err(|why| StatusError::went_wrong(&why))?;
         if object["apiVersion"] != self.object["apiVersion"] {
             self.kind.convert(object)?;
@@ -246,7 +252,8 @@ pub(super) fn conditions_hold(of: &Value, activation: &Activation<'_>) -> Result
     for condition in each(&of["matchConditions"]) {
         match activation.evaluate(text(&condition["expression"])) {
             Ok(Value::Bool(true)) => {}
-            Ok(_) => return Ok(false),
+            Ok(Value::Bool(false)) => return Ok(false),
+            Ok(_) => errors.push("must evaluate to bool".to_owned()),
             Err(why) => errors.push(why),
         }
     }

@@ -123,7 +123,11 @@ impl Admission {
         let mut object;
         if mutation["patchType"] == "JSONPatch" {
             let patch = activation.construct(text(&mutation["jsonPatch"]["expression"]))?;
-            let operations = json_patch::decode(each(&patch).cloned().collect());
+            let Value::Array(patch) = patch else {
+                let why = "type mismatch: JSONPatchType.expression should evaluate to array";
+                return Err(why.to_owned().into());
+            };
+            let operations = json_patch::decode(patch);
             let operations = operations.map_err(|error| format!("JSON Patch: {error}"))?;
             object = Value::clone(&inputs.object);
             match json_patch::apply(&operations, &mut object) {
@@ -133,6 +137,9 @@ impl Admission {
             }
         } else {
             let mut applied = activation.construct(text(&mutation["applyConfiguration"]["expression"]))?;
+            if !applied.is_object() {
+                return Err("unsupported return type from ApplyConfiguration expression".to_owned().into());
+            }
             for field in ["apiVersion", "kind"] {
                 applied[field] = inputs.object[field].clone();
             }

@@ -210,6 +210,10 @@ fn variables_errors<'s>(all: &mut Vec<Cause>, spec: &'s Value, values: &[&str]) 
         } else if !is_identifier {
             all.push(Cause::invalid(format!("{at}.name"), &name.into(), "must be a valid CEL identifier"));
         }
+        // kube-apiserver takes the last one.
+        if composed.contains(&name) {
+            all.push(Cause::duplicate(format!("{at}.name"), &name.into()));
+        }
         if expression.trim().is_empty() {
             all.push(Cause::required(format!("{at}.expression"), "expression is not specified"));
             continue;

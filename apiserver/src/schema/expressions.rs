@@ -114,7 +114,8 @@ impl Evaluation<'_, '_> {
         program.execute(&context).map_err(|error| match error {
             _ if cpu_time() > self.deadline => "operation cancelled: actual cost limit exceeded".to_owned(),
             ExecutionError::UndeclaredReference(name) if *name == "variables" => {
-                std::mem::take(&mut *self.failure.lock().unwrap_or_else(PoisonError::into_inner))
+                let why = std::mem::take(&mut *self.failure.lock().unwrap_or_else(PoisonError::into_inner));
+                if why.is_empty() { unsupported("variables") } else { why }
             }
             ExecutionError::UndeclaredReference(name) => unsupported(&name),
             error => short(&error),

@@ -9,6 +9,9 @@ const SETS: &str = "/apis/apps/v1/namespaces/default/statefulsets";
 const PODS: &str = "/api/v1/namespaces/default/pods";
 const JOBS: &str = "/apis/batch/v1/namespaces/default/jobs";
 const CRON_JOBS: &str = "/apis/batch/v1/namespaces/default/cronjobs";
+const SERVICES: &str = "/api/v1/namespaces/default/services";
+const ENDPOINTS: &str = "/api/v1/namespaces/default/endpoints";
+const ADMISSION: &str = "/apis/admissionregistration.k8s.io/v1";
 const CLAIMS: &str = "/api/v1/namespaces/default/persistentvolumeclaims";
 
 fn stateful_set(replicas: u64) -> Value {
@@ -410,4 +413,64 @@ async fn a_claim_is_bound_to_a_volume_that_fits() {
     let bound = fixture.until(&format!("{CLAIMS}/c"), is_bound).await;
     assert!(["right", "large"].contains(&bound["spec"]["volumeName"].as_str().unwrap_or_default()));
     fixture.until(&format!("{VOLUMES}/small"), |_, volume| volume["status"]["phase"] == "Available").await;
+}
+
+#[tokio::test]
+async fn endpoints_are_written_only_if_they_change() {
+    let fixture = Fixture::start().await;
+    let service = |name: &str| json!({"metadata": {"name": name}, "spec": {"selector": {"app": "web"}, "ports": [{"port": 80}]}});
+    fixture.post(SERVICES, service("web")).await;
+    let pod = json!({"metadata": {"name": "web", "labels": {"app": "web"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    fixture.post(PODS, pod).await;
+    let has_address = |_: u16, endpoints: &Value| endpoints["subsets"][0]["addresses"][0]["ip"].is_string();
+    let endpoints = format!("{ENDPOINTS}/web");
+    let before = fixture.until(&endpoints, has_address).await;
+    fixture.merge(&format!("{PODS}/web"), json!({"metadata": {"labels": {"other": "label"}}})).await;
+    // The controllers see it after the Pod.
+    fixture.post(SERVICES, service("later")).await;
+    fixture.until(&format!("{ENDPOINTS}/later"), has_address).await;
+    assert_eq!(fixture.get(&endpoints).await.1, before);
+}
+
+/// As a mutation, an expression may be of a type that shows only when it is evaluated.
+#[tokio::test]
+async fn a_policy_that_makes_no_object_denies_the_write() {
+    let fixture = Fixture::start().await;
+    let versions = json!([{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {"type": "object"}}}]);
+    let crd = json!({"metadata": {"name": "pages.example.com"}, "spec": {"group": "example.com", "scope": "Namespaced",
+        "names": {"plural": "pages", "kind": "Page"}, "versions": versions}});
+    fixture.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd).await;
+    let of = |mutation: Value| {
+        let rules = json!([{"apiGroups": ["example.com"], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pages"]}]);
+        json!({"metadata": {"name": "p"}, "spec": {"matchConstraints": {"resourceRules": rules}, "reinvocationPolicy": "Never",
+            "variables": [{"name": "text", "expression": "'a text'"}], "mutations": [mutation]}})
+    };
+    let binding = json!({"metadata": {"name": "b"}, "spec": {"policyName": "p"}});
+    fixture.post(&format!("{ADMISSION}/mutatingadmissionpolicybindings"), binding).await;
+    for (mutation, why) in [
+        (
+            json!({"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": "variables.text"}}),
+            "unsupported return type from ApplyConfiguration expression",
+        ),
+        (
+            json!({"patchType": "JSONPatch", "jsonPatch": {"expression": "variables.text"}}),
+            "JSONPatchType.expression should evaluate to array",
+        ),
+        (
+            json!({"patchType": "JSONPatch", "jsonPatch": {"expression": "[JSONPatch{op: 'replace', path: '', value: 'x'}]"}}),
+            "replace operation value must be object or array",
+        ),
+    ] {
+        fixture.post(&format!("{ADMISSION}/mutatingadmissionpolicies"), of(mutation)).await;
+        let page = json!({"apiVersion": "example.com/v1", "kind": "Page", "metadata": {"name": "a"}});
+        let (_, denied) = fixture.post("/apis/example.com/v1/namespaces/default/pages", page).await;
+        let message = denied["message"].as_str().unwrap_or_default();
+        assert!(message.contains(why), "{denied}");
+        fixture.delete(&format!("{ADMISSION}/mutatingadmissionpolicies/p")).await;
+    }
+    let mut twice = of(json!({"patchType": "JSONPatch", "jsonPatch": {"expression": "[]"}}));
+    twice["spec"]["variables"] =
+        json!([{"name": "text", "expression": "1"}, {"name": "text", "expression": "variables.text"}]);
+    let (status, refused) = fixture.post(&format!("{ADMISSION}/mutatingadmissionpolicies"), twice).await;
+    assert_eq!((status, &refused["details"]["causes"][0]["reason"]), (422, &"FieldValueDuplicate".into()));
 }
