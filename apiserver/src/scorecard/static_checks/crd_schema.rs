@@ -17,7 +17,7 @@ pub(super) fn check(crds: &[Value]) -> Verdict {
         for version in list(&crd["spec"]["versions"]).filter(|version| version["served"] == true) {
             let object = format!("{} {}", text(&crd["metadata"]["name"]), text(&version["name"]));
             let schema = &version["schema"]["openAPIV3Schema"];
-            let mut walk = Walk { object: &object, findings: &mut findings, fields: 0 };
+            let mut walk = FieldWalk { object: &object, findings: &mut findings, fields: 0 };
             for (name, field) in properties(schema) {
                 if !["apiVersion", "kind", "metadata"].contains(&name.as_str()) {
                     walk.field(field, &format!(".{name}"));
@@ -35,13 +35,13 @@ fn properties(schema: &Value) -> impl Iterator<Item = (&String, &Value)> {
     schema["properties"].as_object().into_iter().flatten()
 }
 
-struct Walk<'a> {
+struct FieldWalk<'a> {
     object: &'a str,
     findings: &'a mut Vec<Finding>,
     fields: usize,
 }
 
-impl Walk<'_> {
+impl FieldWalk<'_> {
     fn field(&mut self, schema: &Value, at: &str) {
         self.fields += 1;
         // Items and values are often of a Kubernetes type, such as a toleration. The description of the list is enough.

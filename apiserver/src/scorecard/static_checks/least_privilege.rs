@@ -12,7 +12,7 @@ use super::{
 /// Verbs with which a subject can get more permissions than it has.
 const ESCALATIONS: [&str; 3] = ["escalate", "bind", "impersonate"];
 
-struct Rule<'a> {
+struct RoleRule<'a> {
     /// `ClusterRole manager rules[0]`
     object: String,
     path: String,
@@ -40,7 +40,7 @@ pub(super) fn check(rbac: &[Value], bundle: &[Value]) -> Verdict {
     verdict(findings, format!("{} rules", rules.len()))
 }
 
-fn judge(Rule { object, path, rule, scope }: &Rule, findings: &mut Vec<Finding>) {
+fn judge(RoleRule { object, path, rule, scope }: &RoleRule, findings: &mut Vec<Finding>) {
     let has = |field: &str, word: &str| list(&rule[field]).any(|value| value == word);
     for field in ["verbs", "resources", "apiGroups", "nonResourceURLs"] {
         if has(field, "*") {
@@ -83,18 +83,18 @@ pub(in super::super) fn roles_of_accounts(rbac: &[Value]) -> Vec<(&Value, Scope)
     roles
 }
 
-fn rules_of_roles(rbac: &[Value]) -> Vec<Rule<'_>> {
+fn rules_of_roles(rbac: &[Value]) -> Vec<RoleRule<'_>> {
     let mut rules = Vec::new();
     for (role, scope) in roles_of_accounts(rbac) {
         for (index, rule) in list(&role["rules"]).enumerate() {
             let object = format!("{} {}", text(&role["kind"]), text(&role["metadata"]["name"]));
-            rules.push(Rule { object, path: format!(".rules[{index}]"), rule, scope });
+            rules.push(RoleRule { object, path: format!(".rules[{index}]"), rule, scope });
         }
     }
     rules
 }
 
-fn rules_of_bundle(bundle: &[Value]) -> Vec<Rule<'_>> {
+fn rules_of_bundle(bundle: &[Value]) -> Vec<RoleRule<'_>> {
     let mut rules = Vec::new();
     for csv in bundle.iter().filter(|object| object["kind"] == "ClusterServiceVersion") {
         for (field, scope) in [("permissions", Scope::Namespace), ("clusterPermissions", Scope::Cluster)] {
@@ -102,7 +102,7 @@ fn rules_of_bundle(bundle: &[Value]) -> Vec<Rule<'_>> {
                 for (index, rule) in list(&permission["rules"]).enumerate() {
                     let object = format!("ClusterServiceVersion {}", text(&csv["metadata"]["name"]));
                     let path = format!(".spec.install.spec.{field}[{of}].rules[{index}]");
-                    rules.push(Rule { object, path, rule, scope });
+                    rules.push(RoleRule { object, path, rule, scope });
                 }
             }
         }
