@@ -87,6 +87,7 @@ impl Process {
 }
 
 /// Kills a process and all that it has started, if it still runs.
+#[cfg_attr(not(unix), expect(unused_variables, reason = "only Unix has process groups"))]
 fn kill_group(id: Option<u32>) {
     #[cfg(unix)]
     if let Some(id) = id.and_then(|id| rustix::process::Pid::from_raw(i32::try_from(id).ok()?)) {
