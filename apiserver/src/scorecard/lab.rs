@@ -21,8 +21,9 @@ use tokio::time::{Instant, sleep};
 use super::{
     journal::{self, Journal},
     process::Process,
+    report::{Outcome, Verdict},
     settings::{CannotJudge, Scorecard},
-    snapshot::{self, Mask, Mismatch, POKE, Snapshot},
+    snapshot::{self, Mask, POKE, Snapshot},
 };
 use crate::{
     ApiServer, Options, Rule,
@@ -54,14 +55,6 @@ const NAMESPACE: &str = "default";
 
 /// A namespace for copies of the samples. It sorts before the others.
 pub(super) const SECOND: &str = "a-scorecard";
-
-/// The verdict about a difference.
-pub(super) enum Repaired {
-    Yes,
-    /// Only after a change of the custom resource that means nothing.
-    AfterPoke(Vec<Mismatch>),
-    No(Vec<Mismatch>),
-}
 
 /// An object that the operator has created.
 pub(super) struct Dependent {
@@ -620,22 +613,30 @@ impl<'a> Lab<'a> {
         }
     }
 
-    /// Waits until the state is as in the reference. What differs at first may only be late.
-    pub(super) async fn becomes(
+    /// Waits until the state is as expected. What differs at first may only be late; what only a poke repairs is a warning, and so is a panic or
+    /// an end on the way.
+    pub(super) async fn judge(
         &mut self,
         expected: &Snapshot,
         mask: &Mask,
-    ) -> Result<Repaired, CannotJudge> {
+        after: &str,
+    ) -> Result<Verdict, CannotJudge> {
         self.settle().await?;
         let differences = |lab: &Lab| expected.differences(&lab.snapshot(), mask);
         let before = self.lasting(differences).await?;
         if before.is_empty() {
-            return Ok(Repaired::Yes);
+            return Ok(match self.incidents().first() {
+                Some(incident) => Verdict::new(Outcome::Warn, format!("{after}: {incident}")),
+                None => Verdict::pass(format!("{after}: it gets to the same state")),
+            });
         }
         self.poke().await;
         self.settle().await?;
-        let after = self.lasting(differences).await?;
-        Ok(if after.is_empty() { Repaired::AfterPoke(before) } else { Repaired::No(after) })
+        let lasting = self.lasting(differences).await?;
+        Ok(match lasting.is_empty() {
+            true => Verdict::differs(Outcome::Warn, after, before),
+            false => Verdict::differs(Outcome::Fail, after, lasting),
+        })
     }
 
     /// What is wrong for longer than [`Scorecard::patience`]. Returns as soon as nothing is.

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Mutex, time::Duration};
 use tokio::{sync::OnceCell, time::Instant};
 
 use super::{
-    lab::{ChildKey, Lab, Repaired},
+    lab::{ChildKey, Lab},
     report::{Outcome, Verdict},
     settings::{CannotJudge, Scorecard},
     snapshot::{Mask, Snapshot, name_of},
@@ -186,18 +186,20 @@ impl<'a> Reference<'a> {
 
     /// Waits until the state of a run is that of the reference.
     pub(super) async fn judge(&self, lab: &mut Lab<'_>, after: &str) -> Result<Verdict, CannotJudge> {
-        Ok(match lab.becomes(&self.state, &self.mask).await? {
-            Repaired::Yes => match lab.incidents().first() {
-                Some(incident) => Verdict::new(Outcome::Warn, format!("{after}: {incident}")),
-                None => Verdict::pass(format!("{after}: it gets to the same state")),
-            },
-            Repaired::AfterPoke(differences) => Verdict::differs(Outcome::Warn, after, differences),
-            Repaired::No(differences) => Verdict::differs(Outcome::Fail, after, differences),
+        lab.judge(&self.state, &self.mask, after).await
+    }
+
+    /// As [`Reference::judge`]. Nothing may have been created or deleted more often, either.
+    pub(super) async fn judge_counts(&self, lab: &mut Lab<'_>, after: &str) -> Result<Verdict, CannotJudge> {
+        let verdict = self.judge(lab, after).await?;
+        Ok(match self.surplus(lab).first() {
+            Some(surplus) if verdict.result == Outcome::Pass => Verdict::fail(format!("{after}: {surplus}")),
+            _ => verdict,
         })
     }
 
     /// The objects that were created or deleted more often than in the reference.
-    pub(super) fn surplus(&self, lab: &Lab<'_>) -> Vec<String> {
+    fn surplus(&self, lab: &Lab<'_>) -> Vec<String> {
         let mut surplus = Vec::new();
         for (object, [created, deleted]) in &lab.counts() {
             let collection = object.split('/').next().unwrap_or_default();

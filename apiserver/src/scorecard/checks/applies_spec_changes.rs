@@ -3,14 +3,17 @@
 //!
 //! It would have found OT-CONTAINER-KIT/redis-operator#290: a change of `resources` is ignored.
 
-use super::super::{
-    lab::{Lab, Repaired},
-    reference::Reference,
-    report::{Outcome, Verdict},
-    settings::CannotJudge,
-    snapshot::{Mask, Snapshot},
-    spec_changes::Intent,
-    trial::{self, Trial},
+use super::{
+    super::{
+        lab::Lab,
+        reference::Reference,
+        report::{Outcome, Verdict},
+        settings::CannotJudge,
+        snapshot::{Mask, Snapshot},
+        spec_changes::Intent,
+        trial::{self, Trial},
+    },
+    failure,
 };
 
 pub(super) const NAME: &str = "applies-spec-changes";
@@ -62,10 +65,9 @@ pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict
             without_effect.push(&*trial.change.path);
         }
         let verdict = judge(reference, &mut lab, trial, expected, &mask).await?;
-        match verdict.result {
-            Outcome::Fail => return Ok(Verdict { trigger: Some(trial.name.clone()), ..verdict }),
-            Outcome::Warn => late = Some(Verdict { trigger: Some(trial.name.clone()), ..verdict }),
-            Outcome::Pass | Outcome::Skip => {}
+        let verdict = Verdict { trigger: Some(trial.name.clone()), ..verdict };
+        if let Some(failure) = failure(verdict, &mut late) {
+            return Ok(failure);
         }
     }
     lab.end().await;
@@ -101,29 +103,19 @@ async fn judge(
     mask: &Mask,
 ) -> Result<Verdict, CannotJudge> {
     trial.apply(lab).await;
+    let mut warning = None;
     if let Expected::State(state) = expected {
-        let repaired = lab.becomes(state, mask).await?;
-        let verdict = match repaired {
-            Repaired::Yes => Verdict::pass(""),
-            Repaired::AfterPoke(evidence) => Verdict::differs(Outcome::Warn, &trial.what(), evidence),
-            Repaired::No(evidence) => Verdict::differs(Outcome::Fail, &trial.what(), evidence),
-        };
-        // The expected state may have been seen too early.
-        let changed = lab.snapshot();
-        let again = match verdict.result {
-            Outcome::Fail => trial.create_anew(lab).await?,
-            Outcome::Pass | Outcome::Warn | Outcome::Skip => None,
-        };
-        let is_confirmed = again.is_none_or(|again| !again.differences(&changed, mask).is_empty());
-        if verdict.result != Outcome::Pass && is_confirmed {
-            return Ok(verdict);
+        let verdict = lab.judge(state, mask, &trial.what()).await?;
+        if let Some(failure) = failure(verdict, &mut warning) {
+            // The expected state may have been seen too early.
+            let changed = lab.snapshot();
+            let again = trial.create_anew(lab).await?;
+            if again.is_none_or(|again| !again.differences(&changed, mask).is_empty()) {
+                return Ok(failure);
+            }
         }
     }
     trial.revert(lab).await;
-    let after = format!("{} and back", trial.what());
-    Ok(match lab.becomes(&reference.state, mask).await? {
-        Repaired::Yes => Verdict::pass(""),
-        Repaired::AfterPoke(evidence) => Verdict::differs(Outcome::Warn, &after, evidence),
-        Repaired::No(evidence) => Verdict::differs(Outcome::Fail, &after, evidence),
-    })
+    let back = lab.judge(&reference.state, mask, &format!("{} and back", trial.what())).await?;
+    Ok(warning.filter(|_| back.result == Outcome::Pass).unwrap_or(back))
 }

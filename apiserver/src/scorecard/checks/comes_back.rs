@@ -3,13 +3,15 @@
 //!
 //! It would have found pingcap/tidb-operator#4946: an affinity that cannot be met, reverted, and still stuck.
 
-use super::super::{
-    lab::Repaired,
-    reference::Reference,
-    report::{Outcome, Verdict},
-    settings::CannotJudge,
-    spec_changes::Intent,
-    trial,
+use super::{
+    super::{
+        reference::Reference,
+        report::{Outcome, Verdict},
+        settings::CannotJudge,
+        spec_changes::Intent,
+        trial,
+    },
+    failure,
 };
 
 pub(super) const NAME: &str = "comes-back";
@@ -33,17 +35,11 @@ pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict
         lab.settle().await?;
         trial.revert(&lab).await;
         let after = format!("{} and back", trial.what());
-        let (result, evidence) = match lab.becomes(&reference.state, &mask).await? {
-            Repaired::Yes => continue,
-            Repaired::AfterPoke(evidence) => (Outcome::Warn, evidence),
-            Repaired::No(evidence) => (Outcome::Fail, evidence),
-        };
-        let trigger = Some(trial.name.clone());
-        let verdict = Verdict { trigger, ..Verdict::differs(result, &after, evidence) };
-        if verdict.result == Outcome::Fail {
-            return Ok(verdict);
+        let verdict = lab.judge(&reference.state, &mask, &after).await?;
+        let verdict = Verdict { trigger: Some(trial.name.clone()), ..verdict };
+        if let Some(failure) = failure(verdict, &mut late) {
+            return Ok(failure);
         }
-        late = Some(verdict);
     }
     reference.give_back(lab).await;
     Ok(late.unwrap_or_else(|| Verdict::pass(format!("{} mistakes, and back", trials.len()))))

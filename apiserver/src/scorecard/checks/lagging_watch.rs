@@ -36,12 +36,7 @@ pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict
         lab.settle().await?;
         lab.server.end_faults();
         let after = format!("the watch of {plural} lagged");
-        let mut verdict = reference.judge(&mut lab, &after).await?;
-        if verdict.result == Outcome::Pass
-            && let Some(surplus) = reference.surplus(&lab).first()
-        {
-            verdict = Verdict::fail(format!("{after}: {surplus}"));
-        }
+        let verdict = reference.judge_counts(&mut lab, &after).await?;
         lab.end().await;
         if let Some(failure) = failure(verdict, &mut late) {
             return Ok(failure);

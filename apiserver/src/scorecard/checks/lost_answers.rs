@@ -25,12 +25,7 @@ pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict
     for trigger in &creates {
         let mut lab = reference.with_fault(trigger, Fault::LoseAnswer).await?;
         let after = format!("the answer to {} was lost", trigger.name);
-        let mut verdict = reference.judge(&mut lab, &after).await?;
-        if verdict.result == Outcome::Pass
-            && let Some(surplus) = reference.surplus(&lab).first()
-        {
-            verdict = Verdict::fail(format!("{after}: {surplus}"));
-        }
+        let verdict = reference.judge_counts(&mut lab, &after).await?;
         lab.end().await;
         if let Some(failure) = failure(verdict, &mut late) {
             return Ok(failure);
