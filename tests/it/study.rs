@@ -250,7 +250,7 @@ impl Followed {
 
     /// Compares each announced request with the next one that was sent. Returns how many.
     fn compare(&self) -> usize {
-        let url = Regex::new("'https://[^/]+(/[^']*/services[^']*)'$").unwrap();
+        let url = Regex::new("'https://[^/]+(/[^']*/(?:services|mywebservers)[^']*)'$").unwrap();
         let seconds = Regex::new("timeoutSeconds=[0-9]+").unwrap();
         let (mut announced, mut count) = (None, 0);
         let log = self.log();
