@@ -66,6 +66,8 @@ pub enum Fault {
     StallWatches,
     /// Watches end cleanly at the next event and do not send it, as for a client that is too slow.
     DropSlowWatches,
+    /// Watches wait this long after a change, then send what has come meanwhile: an API server whose cache is behind.
+    LateWatches(Duration),
     /// Watches send no bookmarks.
     NoBookmarks,
     /// Watches that allow bookmarks send one in this interval, instead of one a minute.
@@ -139,8 +141,8 @@ impl Scope {
     /// The keys that all faults with this scope have.
     fn keys(self) -> &'static [&'static str] {
         match self {
-            Scope::Ends(_) => &["path", "times", "lines"],
-            Scope::Watches => &["path", "times"],
+            Scope::Ends(_) => &["path", "times", "user", "lines"],
+            Scope::Watches => &["path", "times", "user"],
             Scope::Requests(_) => &["path", "times", "method", "user", "nth"],
             Scope::Server => &[],
         }
@@ -150,9 +152,9 @@ impl Scope {
     fn heading(self) -> &'static str {
         match self {
             Scope::Ends(_) => {
-                "End all open watches; with lines=N, each new watch after N lines. Also path=PART, times=N:"
+                "End all open watches; with lines=N, each new watch after N lines. Also path=PART, times=N, user=NAME:"
             }
-            Scope::Watches => "Watches. Also path=PART (of path and query), times=N:",
+            Scope::Watches => "Watches. Also path=PART (of path and query), times=N, user=NAME:",
             Scope::Requests(_) => {
                 "Requests. Also path=PART, times=N, method=GET, user=NAME, nth=N (only the N-th one that matches):"
             }
@@ -173,6 +175,7 @@ impl Fault {
             Fault::GoneWatches => Scope::Ends(Ending::Gone),
             Fault::StallWatches
             | Fault::DropSlowWatches
+            | Fault::LateWatches(_)
             | Fault::NoBookmarks
             | Fault::BookmarksEvery(_)
             | Fault::NoStreamingLists
@@ -309,22 +312,19 @@ impl Planned {
         self.fault.scope() == Scope::Server
     }
 
-    /// Whether the fault applies to this user's requests, and whether its rules forbid this one.
+    /// Whether the fault applies to requests, and whether its rules forbid this one.
     fn is_for(&self, request: &Request, user: Option<&str>) -> bool {
         let is_allowed = matches!(self.fault, Fault::Forbidden(_))
             && self.fault.forbids(request, user, Verb::OfMethod).is_none();
-        matches!(self.fault.scope(), Scope::Requests(_)) && self.has_user(user) && !is_allowed
+        matches!(self.fault.scope(), Scope::Requests(_)) && !is_allowed
     }
 
-    fn has_user(&self, user: Option<&str>) -> bool {
-        self.user.is_empty() || user == Some(&self.user)
-    }
-
-    /// Whether the fault applies to a request. If so, counts the request.
-    fn take(&mut self, method: &Method, target: &str) -> bool {
+    /// Whether the fault applies to a request of this user. If so, counts the request.
+    fn take(&mut self, method: &Method, target: &str, user: Option<&str>) -> bool {
         let method = method.as_str();
         let is_list_of_any_version = target.contains("resourceVersion=0") && !target.contains("watch=");
         let applies = self.times != Some(0)
+            && (self.user.is_empty() || user == Some(&self.user))
             && (!matches!(self.fault, Fault::StaleLists(_)) || is_list_of_any_version)
             && self.fault.methods().contains(&method)
             && (self.method.is_empty() || self.method == method)
@@ -354,13 +354,14 @@ type Make = fn(&Values) -> Result<Fault, String>;
 
 /// The faults by name: their keys with defaults, their help text and their constructor.
 #[rustfmt::skip]
-const NAMED: [(&str, &str, &str, Make); 32] = [
+const NAMED: [(&str, &str, &str, Make); 33] = [
     ("end-watches", "", "watches end cleanly", |_| Ok(Fault::EndWatches)),
     ("cut-watches", "", "watches are cut in the middle of a line", |_| Ok(Fault::CutWatches)),
     ("expire-watches", "", "watches end with an ERROR event, 410 Expired", |_| Ok(Fault::ExpireWatches)),
     ("gone-watches", "", "watches end with an ERROR event, 410 Gone, as before 1.18", |_| Ok(Fault::GoneWatches)),
     ("stall-watches", "", "watches send nothing more and do not end", |_| Ok(Fault::StallWatches)),
     ("drop-slow-watches", "", "new watches end instead of sending their next event", |_| Ok(Fault::DropSlowWatches)),
+    ("late-watches", "time=1s", "new watches wait this long after a change, as from a cache that is behind", |keys| Ok(Fault::LateWatches(keys.time("time")?))),
     ("no-bookmarks", "", "new watches send no bookmarks", |_| Ok(Fault::NoBookmarks)),
     ("bookmarks", "every=1s", "new watches send bookmarks in this interval, instead of every minute", bookmarks),
     ("no-streaming-lists", "", "sendInitialEvents is refused with 422, as by default in 1.27 to 1.31 and 1.33", |_| Ok(Fault::NoStreamingLists)),
@@ -640,6 +641,7 @@ pub(crate) enum StreamingLists {
 #[derive(Debug)]
 pub(crate) struct Course {
     target: String,
+    user: Option<String>,
     /// The faults that were planned when the watch opened. The latest has precedence.
     faults: Vec<Planned>,
     effect: Mutex<Option<Effect>>,
@@ -678,6 +680,17 @@ impl Course {
             Scope::Ends(ending) => Some((planned.after_lines?, ending)),
             Scope::Watches | Scope::Requests(_) | Scope::Server => None,
         })
+    }
+
+    /// Waits as long as a fault makes the watch late, or until the faults of the watch change.
+    pub(crate) async fn late(&self) {
+        let late = self.faults.iter().rev().find_map(|planned| match planned.fault {
+            Fault::LateWatches(late) => Some(late),
+            _ => None,
+        });
+        if let Some(late) = late {
+            let _ = tokio::time::timeout(late, self.changed()).await;
+        }
     }
 
     pub(crate) fn is_dropped_if_slow(&self) -> bool {
@@ -746,7 +759,7 @@ impl Faults {
         };
         if effect.is_some() {
             for course in state.open.iter().filter_map(Weak::upgrade) {
-                if planned.take(&Method::GET, &course.target) {
+                if planned.take(&Method::GET, &course.target, course.user.as_deref()) {
                     course.change(effect);
                 }
             }
@@ -816,19 +829,20 @@ impl Faults {
     }
 
     /// The faults of a watch that opens now.
-    pub(crate) fn of_watch(&self, target: &str) -> Arc<Course> {
+    pub(crate) fn of_watch(&self, target: &str, user: Option<&str>) -> Arc<Course> {
         let mut state = lock(&self.state);
         let mut faults = Vec::new();
         for planned in &mut state.planned {
             let is_for_watches = matches!(planned.fault.scope(), Scope::Ends(_) | Scope::Watches);
-            if is_for_watches && planned.take(&Method::GET, target) {
+            if is_for_watches && planned.take(&Method::GET, target, user) {
                 faults.push(planned.clone());
             }
         }
         state.planned.retain(|planned| planned.times != Some(0));
         let is_stalled = faults.iter().any(|planned| planned.fault == Fault::StallWatches);
         let effect = Mutex::new(is_stalled.then_some(Effect::Stall));
-        let course = Arc::new(Course { target: target.to_owned(), faults, effect, changed: Notify::new() });
+        let (target, user) = (target.to_owned(), user.map(str::to_owned));
+        let course = Arc::new(Course { target, user, faults, effect, changed: Notify::new() });
         state.open.retain(|open| open.strong_count() > 0);
         state.open.push(Arc::downgrade(&course));
         course
@@ -840,7 +854,7 @@ impl Faults {
         let mut found = None;
         for planned in state.planned.iter_mut().filter(|planned| planned.is_for(request, user)) {
             let is_due = found.is_none() || planned.passes > 0;
-            if is_due && planned.take(&request.method, &request.target) {
+            if is_due && planned.take(&request.method, &request.target, user) {
                 found = Some(planned.fault.clone());
             }
         }
@@ -852,7 +866,7 @@ impl Faults {
     pub(crate) fn forbid_create(&self, request: &Request, user: Option<&str>) -> Option<StatusError> {
         lock(&self.state).planned.iter_mut().find_map(|planned| {
             let error = planned.fault.forbids(request, user, Verb::Create)?;
-            (planned.has_user(user) && planned.take(&request.method, &request.target)).then_some(error)
+            planned.take(&request.method, &request.target, user).then_some(error)
         })
     }
 }

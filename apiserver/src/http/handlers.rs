@@ -45,7 +45,7 @@ pub(crate) fn watch(
         let text = "only the following media types are accepted: application/json;stream=watch";
         return Err(StatusError::not_acceptable(text));
     }
-    let course = server.faults.of_watch(&request.target);
+    let course = server.faults.of_watch(&request.target, request.user.as_deref());
     let options = WatchOptions::parse(&request.query, kind, namespace, course)?;
     let watch = Watch::open(server, kind, options, representation)?;
     if request.wants_websocket() {

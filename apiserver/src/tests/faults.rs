@@ -352,6 +352,21 @@ async fn a_stalled_watch_goes_on_when_faults_end() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_late_watch_of_one_user_sends_a_change_after_the_delay() {
+    let fixture = fixture(&["late-watches,time=2s,user=jane,path=/secrets"]).await;
+    let path = format!("{SECRETS}?watch=1");
+    let request = fixture.request(Method::GET, &path).header("impersonate-user", "jane");
+    let answer = request.send().await.expect("an answer");
+    let (mut janes, mut other) = (Lines { answer, buffer: Vec::new() }, fixture.watch(&path).await);
+    let posted = tokio::time::Instant::now();
+    fixture.post(SECRETS, config_map("a", json!({}))).await;
+    assert_eq!(other.next().await, "ADDED a");
+    assert!(posted.elapsed() < Duration::from_secs(2));
+    assert_eq!(janes.next().await, "ADDED a");
+    assert!(posted.elapsed() >= Duration::from_secs(2));
+}
+
+#[tokio::test(start_paused = true)]
 async fn bookmarks_can_come_every_second_also_without_changes() {
     let fixture = fixture(&["bookmarks,every=1s,path=/configmaps"]).await;
     let now = version(&fixture.get(CONFIG_MAPS).await.1);
@@ -398,7 +413,7 @@ async fn a_stream_can_come_in_pieces_of_one_byte() {
     let (_, body) = answered(&fixture, &format!("GET {SECRETS}?watch=1&timeoutSeconds=1"), "").await;
     assert!(body.starts_with("1\r\n{\r\n1\r\n\"\r\n1\r\nt\r\n"), "{body}");
     assert!(body.ends_with("1\r\n\n\r\n0\r\n\r\n"), "{body}");
-    assert_eq!(fixture.server.server.faults.of_watch("").chunk_bytes(), NonZeroUsize::new(1));
+    assert_eq!(fixture.server.server.faults.of_watch("", None).chunk_bytes(), NonZeroUsize::new(1));
 }
 
 #[tokio::test]
@@ -495,8 +510,8 @@ fn an_invalid_fault_is_refused_with_the_valid_ones() {
         ("nope", "\"nope\" is not a fault; there are end-watches, cut-watches"),
         ("cut-watch", "\"cut-watch\" is not a fault; a similar one is cut-watches"),
         ("cut-watches,pods", "\"pods\" should be KEY=VALUE"),
-        ("cut-watches,method=GET", "cut-watches takes no \"method\", but path, times, lines"),
-        ("stall-watches,lines=1", "stall-watches takes no \"lines\", but path, times"),
+        ("cut-watches,method=GET", "cut-watches takes no \"method\", but path, times, user, lines"),
+        ("stall-watches,lines=1", "stall-watches takes no \"lines\", but path, times, user"),
         ("restart,times=2", "restart takes no \"times\": it takes nothing"),
         ("too-many-requests,retry-after=soon", "retry-after=soon: must be a number from 0 to 1000000000"),
         (
@@ -525,7 +540,7 @@ fn an_invalid_fault_is_refused_with_the_valid_ones() {
 fn every_fault_in_the_help_text_can_be_parsed() {
     let names = fault_help();
     let faults: Vec<&str> = names.lines().filter(|line| line.starts_with("  ")).collect();
-    assert_eq!(faults.len(), 32, "{names}");
+    assert_eq!(faults.len(), 33, "{names}");
     for line in faults {
         let text = line.split_whitespace().next().expect("a name");
         assert!(text.parse::<Planned>().is_ok(), "{text}");

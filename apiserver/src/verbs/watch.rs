@@ -285,7 +285,7 @@ impl Watch {
                 biased;
                 () = tokio::time::sleep_until(wake) => self.on_time(),
                 // `Lagged` is not a failure: one read handles any number of notifications.
-                _ = self.changed.recv() => {}
+                _ = self.changed.recv() => self.course.late().await,
                 () = self.course.changed() => {}
             }
         }
