@@ -39,6 +39,7 @@
 //! webhook_client/ the HTTPS client for webhooks; trust (their certificates)
 //! discovery       /api, /apis, /openapi/v3, /version
 //! state           the state that connections and controllers share
+//! records         what clients asked for and changed, as lines of JSON
 //! tokens          tokens of ServiceAccounts, signed
 //! exec            the rules for pods/exec
 //! faults          faults on demand: 429, 410, cut watches, …
@@ -68,6 +69,7 @@ mod conversions;
 mod webhook_client;
 mod discovery;
 mod state;
+mod records;
 mod tokens;
 mod exec;
 mod faults;
@@ -117,7 +119,7 @@ pub use crate::{
     faults::{Cut, Fault, Planned, help as fault_help},
     http::LOG_TARGET,
     kinds::help as kinds_help,
-    state::{RequestRecord, WriteRecord},
+    records::{RequestRecord, WriteRecord},
 };
 
 /// The options of a server.

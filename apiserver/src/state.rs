@@ -1,108 +1,21 @@
 //! The state that connections and controllers share: storage, tokens, planned faults and the records of requests.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
+    collections::{BTreeMap, HashMap, VecDeque},
     sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
-
-use serde_json::Value;
 
 use crate::{
     authorization::{self, Granted, MASTERS, Rule, Subject, Verb},
     exec::ExecRule,
     faults::{Fault, Faults, Planned},
+    records::{RequestRecord, WriteRecord},
     request::Request,
     status::StatusError,
     storage::{Backup, Storage, Writer, lock},
     tokens::{self, ISSUER, SigningKey},
 };
-
-/// The record of an answered request, as in an audit log.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RequestRecord {
-    /// `GET`, `POST`, …
-    pub method: String,
-    /// `/api/v1/namespaces`
-    pub path: String,
-    /// The name of the object in the body of a create. Empty for other requests.
-    pub name: String,
-    /// The query after the `?`, not decoded.
-    pub query: String,
-    /// The client's `User-Agent`.
-    pub user_agent: String,
-    /// The user, after impersonation. Empty without a known token.
-    pub user: String,
-    /// The HTTP status of the answer.
-    pub status: u16,
-}
-
-/// A write that changed an object. Writes that were refused, or changed nothing, are only among the [`RequestRecord`]s.
-#[derive(Clone, Debug, PartialEq)]
-pub struct WriteRecord {
-    /// The resourceVersion after the write.
-    pub version: u64,
-    /// The user. Empty for the server's controllers.
-    pub user: String,
-    /// `POST`, … Empty for the server's controllers.
-    pub method: String,
-    /// The path of the request. Empty for the server's controllers.
-    pub path: String,
-    /// `deployments.apps`
-    pub resource: String,
-    /// `default/web`, or `node-1`.
-    pub object: String,
-    /// `None`: created.
-    pub before: Option<Arc<Value>>,
-    /// `None`: deleted.
-    pub after: Option<Arc<Value>>,
-}
-
-impl WriteRecord {
-    /// `create`, `update` or `delete`
-    #[must_use]
-    pub fn verb(&self) -> &'static str {
-        match (&self.before, &self.after) {
-            (None, _) => "create",
-            (Some(_), Some(_)) => "update",
-            (Some(_), None) => "delete",
-        }
-    }
-
-    /// The changed fields, without `managedFields` and those that every write changes: `.spec.replicas`, `.spec.ports[0].port`.
-    #[must_use]
-    pub fn changed_paths(&self) -> Vec<String> {
-        let mut paths = Vec::new();
-        if let (Some(before), Some(after)) = (&self.before, &self.after) {
-            differences(before, after, "", &mut paths);
-        }
-        let is_of_every_write = |path: &String| {
-            let fields = [".metadata.managedFields", ".metadata.resourceVersion", ".metadata.generation"];
-            fields.iter().any(|field| path.starts_with(field))
-        };
-        paths.retain(|path| !is_of_every_write(path));
-        paths
-    }
-}
-
-/// Adds the paths of the fields in which two values differ.
-pub(crate) fn differences(before: &Value, after: &Value, at: &str, paths: &mut Vec<String>) {
-    match (before, after) {
-        (Value::Object(one), Value::Object(other)) => {
-            let keys: BTreeSet<&String> = one.keys().chain(other.keys()).collect();
-            for key in keys {
-                differences(&before[key], &after[key], &format!("{at}.{key}"), paths);
-            }
-        }
-        (Value::Array(one), Value::Array(other)) if one.len() == other.len() => {
-            for (index, (before, after)) in one.iter().zip(other).enumerate() {
-                differences(before, after, &format!("{at}[{index}]"), paths);
-            }
-        }
-        (before, after) if before != after => paths.push(at.to_owned()),
-        _ => {}
-    }
-}
 
 /// Most records. One more drops the oldest. A test that counts writes makes some thousands.
 const REQUESTS_MAX: usize = 100_000;

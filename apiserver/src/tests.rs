@@ -266,6 +266,39 @@ async fn a_write_is_recorded_with_its_user_and_its_changes() {
     assert_eq!(writes, expected);
 }
 
+/// For tests in other languages than Rust.
+#[tokio::test]
+async fn administrators_read_the_records_of_requests_and_writes_as_lines_of_json() {
+    let fixture = Fixture::with(quiet()).await;
+    let before = fixture.server.version();
+    assert_eq!(fixture.delete("/listwatch/requests").await, (200, json!("all dropped\n")));
+    fixture.post(SECRETS, json!({"metadata": {"name": "a"}, "stringData": {"password": "secret"}})).await;
+    fixture.merge(&format!("{SECRETS}/a"), json!({"metadata": {"labels": {"b": "1"}}})).await;
+    fixture.get(&format!("{SECRETS}/b?pretty=1")).await;
+    let lines = async |path: &str| -> Vec<Value> {
+        let text = fixture.get(path).await.1;
+        let lines = text.as_str().expect("text").lines();
+        lines.map(|line| serde_json::from_str(line).expect("JSON")).collect()
+    };
+    let request = |method: &str, target: &str, status: u16| {
+        let target = format!("{SECRETS}{target}");
+        json!({"user": "admin", "method": method, "target": target, "status": status})
+    };
+    let expected =
+        [request("POST", "", 201), request("PATCH", "/a", 200), request("GET", "/b?pretty=1", 404)];
+    assert_eq!(lines("/listwatch/requests").await, expected);
+    let writes = lines(&format!("/listwatch/writes?since={before}")).await;
+    let shown = |write: &Value| {
+        format!("{} {} {}", write["type"], write["changed"], write["object"]["metadata"]["name"])
+    };
+    let shown: Vec<String> = writes.iter().map(shown).collect();
+    assert_eq!(shown, [r#""ADDED" [] "a""#, r#""MODIFIED" [".metadata.labels"] "a""#]);
+    assert!(writes.iter().all(|write| write["object"]["data"].is_null()), "{writes:?}");
+    let later = format!("/listwatch/writes?since={}", fixture.server.version());
+    assert_eq!(lines(&later).await, Vec::<Value>::new());
+    assert_eq!(fixture.get("/listwatch/writes?since=soon").await.0, 400);
+}
+
 /// The user was looked up again at the write, so a revoked token wrote as the server's controllers.
 #[tokio::test]
 async fn a_held_write_is_recorded_with_the_user_of_its_token_when_it_came() {

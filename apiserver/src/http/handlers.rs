@@ -2,7 +2,6 @@
 
 use std::{borrow::Cow, sync::Arc, time::Duration};
 
-use http::Method;
 use serde_json::{Value, json};
 
 use crate::{
@@ -18,10 +17,11 @@ use crate::{
         websocket,
     },
     kinds::{Kind, Part, field_checks::text, scale_of},
+    records::{self, RequestRecord, WriteRecord},
     request::{Accept, Request, ResourcePath},
     state::Server,
     status::{Cause, StatusError, details},
-    storage::{Place, Storage},
+    storage::{Place, Storage, lock},
     verbs::{
         delete::{self, Deleted},
         patch::{self, Patch},
@@ -32,6 +32,9 @@ use crate::{
         write::{self, Applied, WriteOptions},
     },
 };
+
+/// The beginning of the paths of [`own`].
+pub(crate) const OWN_PATHS: &str = "/listwatch/";
 
 /// Opens a watch of a collection.
 pub(crate) fn watch(
@@ -308,47 +311,67 @@ pub(crate) fn delete_collection(
     Ok(answer)
 }
 
-/// The endpoints for faults on demand, for administrators: POST plans faults or shows help, GET lists, DELETE ends them.
-/// GET …/held waits until a request is held, and DELETE releases all held requests.
-pub(crate) async fn faults(server: &Server, request: &Request, user: &str) -> Answer {
+/// The endpoints that kube-apiserver does not have, for administrators: faults, held requests, and the records of requests and writes.
+pub(crate) async fn own(server: &Server, request: &Request, user: &str) -> Answer {
+    let method = request.method.as_str();
     if user != ADMIN {
-        let method = request.method.as_str().to_lowercase();
+        let method = method.to_lowercase();
         let message = format!("forbidden: User {user:?} cannot {method} path {:?}", request.path);
         return Answer::refused(StatusError::not_allowed(message, json!({})));
     }
-    if request.path == faults::HELD_PATH {
-        return match request.method {
-            Method::GET => Answer::text(
-                200,
-                format!("{}\n", server.faults.held(|requests| requests > 0).await.join("\n")),
-            ),
-            Method::DELETE => {
-                server.faults.release();
-                Answer::text(200, "all released\n")
-            }
-            _ => Answer::refused(StatusError::method_not_allowed()),
-        };
-    }
-    match request.method {
-        Method::POST if request.body.trim_ascii() == b"help" => Answer::text(200, faults::help()),
-        Method::POST => match faults::parse_lines(&request.body) {
-            Ok(planned) => {
-                let done = planned.iter().filter(|planned| planned.is_momentary()).count();
-                let counts = [(done, "done"), (planned.len() - done, "planned")];
-                let counted = counts.iter().filter(|(count, _)| *count > 0);
-                let counted: Vec<String> = counted.map(|(count, what)| format!("{count} {what}")).collect();
-                planned.into_iter().for_each(|planned| server.fault(planned));
-                Answer::text(201, format!("{}\n", counted.join(", ")))
-            }
-            Err(error) => Answer::refused(StatusError::bad_request(error)),
-        },
-        Method::GET => Answer::text(200, server.faults.list()),
-        Method::DELETE => {
+    match (method, &*request.path) {
+        ("POST", faults::PATH) if request.body.trim_ascii() == b"help" => Answer::text(200, faults::help()),
+        ("POST", faults::PATH) => plan(server, request),
+        ("GET", faults::PATH) => Answer::text(200, server.faults.list()),
+        ("DELETE", faults::PATH) => {
             server.faults.end();
             Answer::text(200, "all ended\n")
         }
-        _ => Answer::refused(StatusError::method_not_allowed()),
+        // Waits until a request is held.
+        ("GET", faults::HELD_PATH) => {
+            let held = server.faults.held(|requests| requests > 0).await;
+            Answer::text(200, format!("{}\n", held.join("\n")))
+        }
+        ("DELETE", faults::HELD_PATH) => {
+            server.faults.release();
+            Answer::text(200, "all released\n")
+        }
+        ("GET", records::REQUESTS_PATH) => {
+            let requests = lock(&server.requests);
+            let others = requests.iter().filter(|request| !request.path.starts_with(OWN_PATHS));
+            Answer::text(200, others.map(RequestRecord::line).collect::<String>())
+        }
+        ("DELETE", records::REQUESTS_PATH) => {
+            lock(&server.requests).clear();
+            Answer::text(200, "all dropped\n")
+        }
+        ("GET", records::WRITES_PATH) => match request.query.number("since") {
+            Ok(since) => {
+                let since = u64::try_from(since.unwrap_or_default()).unwrap_or_default();
+                let lines = server.writes_since(since).iter().map(WriteRecord::line).collect::<String>();
+                Answer::text(200, lines)
+            }
+            Err(error) => Answer::refused(error),
+        },
+        (_, faults::PATH | faults::HELD_PATH | records::REQUESTS_PATH | records::WRITES_PATH) => {
+            Answer::refused(StatusError::method_not_allowed())
+        }
+        _ => Answer::refused(StatusError::no_such_path()),
     }
+}
+
+/// Plans the faults in the body.
+fn plan(server: &Server, request: &Request) -> Answer {
+    let planned = match faults::parse_lines(&request.body) {
+        Ok(planned) => planned,
+        Err(error) => return Answer::refused(StatusError::bad_request(error)),
+    };
+    let done = planned.iter().filter(|planned| planned.is_momentary()).count();
+    let counts = [(done, "done"), (planned.len() - done, "planned")];
+    let counted = counts.iter().filter(|(count, _)| *count > 0);
+    let counted: Vec<String> = counted.map(|(count, what)| format!("{count} {what}")).collect();
+    planned.into_iter().for_each(|planned| server.fault(planned));
+    Answer::text(201, format!("{}\n", counted.join(", ")))
 }
 
 /// The health endpoints. The server is healthy if it can answer; `?verbose` lists the checks.

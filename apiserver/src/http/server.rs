@@ -40,8 +40,9 @@ use crate::{
         response::{Answer, AnswerBody, OpenStream},
         router, websocket,
     },
+    records::RequestRecord,
     request::{Query, Request},
-    state::{RequestRecord, Server},
+    state::Server,
     status::StatusError,
     storage::lock,
 };
@@ -277,7 +278,7 @@ where
     let (user, identified) = server.user(&server.storage(), &request);
     request.user.clone_from(&user);
     let fault = match request.path.as_str() {
-        faults::PATH | faults::HELD_PATH => None,
+        path if path.starts_with(handlers::OWN_PATHS) => None,
         _ => server.faults.of_request(&request, user.as_deref()),
     };
     if let Some(Fault::StaleLists(version)) = fault {
@@ -360,8 +361,8 @@ async fn answer(
             Answer::planned(*status, body.clone(), *retry_after_secs)
         }
         (_, _, Some(error)) => Answer::refused(error),
-        (_, Some(user), None) if [faults::PATH, faults::HELD_PATH].contains(&&*request.path) => {
-            handlers::faults(server, request, user).await
+        (_, Some(user), None) if request.path.starts_with(handlers::OWN_PATHS) => {
+            handlers::own(server, request, user).await
         }
         (Some(Fault::Deny { webhook, message, code }), _, _) => {
             Answer::refused(faults::denied(webhook, message, *code))

@@ -28,7 +28,7 @@ use super::{
 use crate::{
     ApiServer, Options, Rule,
     kinds::Kind,
-    state::WriteRecord,
+    records::WriteRecord,
     storage::{Collection, Place, Storage},
 };
 

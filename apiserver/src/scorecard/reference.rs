@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     Fault, Rule,
-    state::{RequestRecord, WriteRecord},
+    records::{RequestRecord, WriteRecord},
     storage::lock,
 };
 

@@ -17,7 +17,7 @@ use regex::Regex;
 use serde_json::{Map, Value};
 
 use crate::{
-    state::differences,
+    records::differences,
     storage::{Collection, Storage},
 };
 

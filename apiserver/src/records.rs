@@ -1,0 +1,142 @@
+//! The records of requests and writes, for tests that ask what a client did.
+//!
+//! ```text
+//! $ kubectl get --raw '/listwatch/writes?since=41'
+//! {"changed":[".spec.replicas"],"object":{"kind":"Deployment",…},"resource":"deployments.apps","type":"MODIFIED","user":"admin"}
+//! ```
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use serde_json::{Value, json};
+
+/// The path at which administrators read the records of requests, and drop them.
+pub(crate) const REQUESTS_PATH: &str = "/listwatch/requests";
+
+/// The path at which administrators read the records of writes.
+pub(crate) const WRITES_PATH: &str = "/listwatch/writes";
+
+/// The record of an answered request, as in an audit log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RequestRecord {
+    /// `GET`, `POST`, …
+    pub method: String,
+    /// `/api/v1/namespaces`
+    pub path: String,
+    /// The name of the object in the body of a create. Empty for other requests.
+    pub name: String,
+    /// The query after the `?`, not decoded.
+    pub query: String,
+    /// The client's `User-Agent`.
+    pub user_agent: String,
+    /// The user, after impersonation. Empty without a known token.
+    pub user: String,
+    /// The HTTP status of the answer.
+    pub status: u16,
+}
+
+/// A write that changed an object. Writes that were refused, or changed nothing, are only among the [`RequestRecord`]s.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WriteRecord {
+    /// The resourceVersion after the write.
+    pub version: u64,
+    /// The user. Empty for the server's controllers.
+    pub user: String,
+    /// `POST`, … Empty for the server's controllers.
+    pub method: String,
+    /// The path of the request. Empty for the server's controllers.
+    pub path: String,
+    /// `deployments.apps`
+    pub resource: String,
+    /// `default/web`, or `node-1`.
+    pub object: String,
+    /// `None`: created.
+    pub before: Option<Arc<Value>>,
+    /// `None`: deleted.
+    pub after: Option<Arc<Value>>,
+}
+
+impl RequestRecord {
+    /// A line of JSON.
+    #[must_use]
+    pub fn line(&self) -> String {
+        let RequestRecord { method, path, query, user, status, .. } = self;
+        let target = if query.is_empty() { path.clone() } else { format!("{path}?{query}") };
+        json!({"user": user, "method": method, "target": target, "status": status}).to_string() + "\n"
+    }
+}
+
+impl WriteRecord {
+    /// A line of JSON: a watch event with the changed paths, which `listwatch replay` reads. Without `managedFields` and the
+    /// values of Secrets.
+    #[must_use]
+    pub fn line(&self) -> String {
+        let of_event = match self.verb() {
+            "create" => "ADDED",
+            "delete" => "DELETED",
+            _ => "MODIFIED",
+        };
+        let object = self.after.as_ref().or(self.before.as_ref()).map(|object| self.shown(object));
+        json!({"type": of_event, "object": object, "resource": self.resource, "user": self.user,
+            "changed": self.changed_paths()})
+        .to_string()
+            + "\n"
+    }
+
+    fn shown(&self, object: &Value) -> Value {
+        let mut object = object.clone();
+        let is_secret = self.resource == "secrets";
+        if let Some(fields) = object.as_object_mut().filter(|_| is_secret) {
+            fields.remove("data");
+        }
+        if let Some(metadata) = object["metadata"].as_object_mut() {
+            metadata.remove("managedFields");
+            // Such as the object that was last applied.
+            metadata.retain(|field, _| !is_secret || field != "annotations");
+        }
+        object
+    }
+
+    /// `create`, `update` or `delete`
+    #[must_use]
+    pub fn verb(&self) -> &'static str {
+        match (&self.before, &self.after) {
+            (None, _) => "create",
+            (Some(_), Some(_)) => "update",
+            (Some(_), None) => "delete",
+        }
+    }
+
+    /// The changed fields, without `managedFields` and those that every write changes: `.spec.replicas`, `.spec.ports[0].port`.
+    #[must_use]
+    pub fn changed_paths(&self) -> Vec<String> {
+        let mut paths = Vec::new();
+        if let (Some(before), Some(after)) = (&self.before, &self.after) {
+            differences(before, after, "", &mut paths);
+        }
+        let is_of_every_write = |path: &String| {
+            let fields = [".metadata.managedFields", ".metadata.resourceVersion", ".metadata.generation"];
+            fields.iter().any(|field| path.starts_with(field))
+        };
+        paths.retain(|path| !is_of_every_write(path));
+        paths
+    }
+}
+
+/// Adds the paths of the fields in which two values differ.
+pub(crate) fn differences(before: &Value, after: &Value, at: &str, paths: &mut Vec<String>) {
+    match (before, after) {
+        (Value::Object(one), Value::Object(other)) => {
+            let keys: BTreeSet<&String> = one.keys().chain(other.keys()).collect();
+            for key in keys {
+                differences(&before[key], &after[key], &format!("{at}.{key}"), paths);
+            }
+        }
+        (Value::Array(one), Value::Array(other)) if one.len() == other.len() => {
+            for (index, (before, after)) in one.iter().zip(other).enumerate() {
+                differences(before, after, &format!("{at}[{index}]"), paths);
+            }
+        }
+        (before, after) if before != after => paths.push(at.to_owned()),
+        _ => {}
+    }
+}
