@@ -53,17 +53,25 @@ pub use self::{
 /// The names of the checks, in the order in which they run.
 #[must_use]
 pub fn names() -> Vec<&'static str> {
-    [&static_checks::NAMES[..], &checks::NAMES].concat()
+    static_checks::NAMES.into_iter().chain(checks::CHECKS.map(|(name, ..)| name)).collect()
 }
 
 /// The names of the checks that [`run`] runs.
 #[must_use]
 pub fn selected(scorecard: &Scorecard) -> Vec<&'static str> {
+    of_files(scorecard).chain(of_runs(scorecard).map(|(name, ..)| name)).collect()
+}
+
+/// The checks of files to run.
+fn of_files(scorecard: &Scorecard) -> impl Iterator<Item = &'static str> {
+    static_checks::NAMES.into_iter().filter(|name| scorecard.has(name, Extent::Quick))
+}
+
+/// The checks of the running operator to run.
+fn of_runs(scorecard: &Scorecard) -> impl Iterator<Item = checks::Check> {
     let is_only_files = scorecard.command.is_empty() && scorecard.only.is_empty();
-    let quick = [&static_checks::NAMES[..], &checks::QUICK].concat();
-    let mut names = if is_only_files { static_checks::NAMES.to_vec() } else { names() };
-    names.retain(|name| scorecard.has(name, &quick));
-    names
+    let checks = checks::CHECKS.into_iter().filter(move |_| !is_only_files);
+    checks.filter(|(name, extent, _)| scorecard.has(name, *extent))
 }
 
 /// Runs the checks. `done` is called after each.
@@ -87,23 +95,21 @@ pub async fn run(scorecard: &Scorecard, mut done: impl FnMut(&CheckResult)) -> R
         done(&check);
         report.checks.push(check);
     };
-    let (of_files, of_runs): (Vec<_>, Vec<_>) =
-        selected(scorecard).into_iter().partition(|name| static_checks::NAMES.contains(name));
-    for name in of_files {
+    for name in of_files(scorecard) {
         let started = Instant::now();
         let verdict = static_checks::run(name, scorecard).await?;
         add(&mut report, CheckResult { name, verdict, elapsed: started.elapsed(), journal: None });
     }
+    let of_runs: Vec<_> = of_runs(scorecard).collect();
     if of_runs.is_empty() {
         return Ok(report);
     }
     checks::shipped_role::rules(&scorecard.rbac)?;
     let (reference, without_fault) = journal::recorded(Reference::of(scorecard)).await;
     let reference = reference?;
-    let checks = of_runs.into_iter().map(async |name| {
+    let checks = of_runs.into_iter().map(async |(name, _, run)| {
         let started = Instant::now();
-        // Large: it is one of all checks.
-        let (verdict, journal) = journal::recorded(Box::pin(checks::run(name, &reference))).await;
+        let (verdict, journal) = journal::recorded(run(&reference)).await;
         let journal = journal.or_else(|| without_fault.clone());
         // Without a fault it could be judged.
         let verdict = verdict.unwrap_or_else(|CannotJudge(why)| Verdict::fail(why));

@@ -1,4 +1,4 @@
-//! The checks. To add one, write a file beside the others and its line in [`NAMES`] and [`run`].
+//! The checks. To add one, write a file beside the others and its line in [`CHECKS`].
 
 mod accepts_valid_objects;
 mod api_server_outage;
@@ -28,82 +28,49 @@ mod watches_come_back;
 
 use std::collections::BTreeMap;
 
+use futures_util::{FutureExt, future::LocalBoxFuture};
+
 use super::{
     lab::ChildKey,
     reference::Reference,
     report::{Outcome, Verdict},
-    settings::CannotJudge,
+    settings::{CannotJudge, Extent},
 };
 
-/// The names of the checks that find most.
-pub(super) const QUICK: [&str; 6] = [
-    "converges",
-    "quiet",
-    "restart-is-silent",
-    "repairs-drift",
-    "deletes-cleanly",
-    crash_between_writes::NAME,
-];
+/// The name of a check, the least extent that has it, and how it runs.
+pub(super) type Check = (&'static str, Extent, Run);
 
-/// In the order in which they run: cheap ones first.
-pub(super) const NAMES: [&str; 25] = [
-    "converges",
-    "quiet",
-    "restart-is-silent",
-    "repairs-drift",
-    "deletes-cleanly",
-    crash_between_writes::NAME,
-    applies_spec_changes::NAME,
-    comes_back::NAME,
-    "accepts-valid-objects",
-    "lost-answers",
-    "recreated",
-    "missed-events",
-    "lagging-watch",
-    "watches-come-back",
-    "api-server-outage",
-    "permission-lost",
-    "throttled",
-    "conflicts",
-    "foreign-writers",
-    "name-taken",
-    "namespace-deleted",
-    "one-bad-object",
-    "two-namespaces",
-    "shipped-role",
-    "time-travel",
-];
+type Run = for<'r, 'a> fn(&'r Reference<'a>) -> LocalBoxFuture<'r, Result<Verdict, CannotJudge>>;
 
-pub(super) async fn run(name: &str, reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
-    match name {
-        "converges" => Ok(converges::check(reference)),
-        "quiet" => quiet::check(reference).await,
-        "restart-is-silent" => restart_is_silent::check(reference).await,
-        "repairs-drift" => repairs_drift::check(reference).await,
-        "deletes-cleanly" => deletes_cleanly::check(reference).await,
-        crash_between_writes::NAME => crash_between_writes::check(reference).await,
-        applies_spec_changes::NAME => applies_spec_changes::check(reference).await,
-        comes_back::NAME => comes_back::check(reference).await,
-        "accepts-valid-objects" => accepts_valid_objects::check(reference).await,
-        "lost-answers" => lost_answers::check(reference).await,
-        "recreated" => recreated::check(reference).await,
-        "missed-events" => missed_events::check(reference).await,
-        "lagging-watch" => lagging_watch::check(reference).await,
-        "watches-come-back" => watches_come_back::check(reference).await,
-        "api-server-outage" => api_server_outage::check(reference).await,
-        "permission-lost" => permission_lost::check(reference).await,
-        "throttled" => throttled::check(reference).await,
-        "conflicts" => conflicts::check(reference).await,
-        "foreign-writers" => foreign_writers::check(reference).await,
-        "name-taken" => name_taken::check(reference).await,
-        "namespace-deleted" => namespace_deleted::check(reference).await,
-        "one-bad-object" => one_bad_object::check(reference).await,
-        "two-namespaces" => two_namespaces::check(reference).await,
-        "shipped-role" => shipped_role::check(reference).await,
-        "time-travel" => time_travel::check(reference).await,
-        _ => Err(CannotJudge(format!("{name:?} is not a check; there are {}", NAMES.join(", ")))),
-    }
-}
+/// The checks in the order in which they run: cheap ones first.
+#[rustfmt::skip]
+pub(super) const CHECKS: [Check; 25] = [
+    ("converges", Extent::Quick, |reference| converges::check(reference).boxed_local()),
+    ("quiet", Extent::Quick, |reference| quiet::check(reference).boxed_local()),
+    ("restart-is-silent", Extent::Quick, |reference| restart_is_silent::check(reference).boxed_local()),
+    ("repairs-drift", Extent::Quick, |reference| repairs_drift::check(reference).boxed_local()),
+    ("deletes-cleanly", Extent::Quick, |reference| deletes_cleanly::check(reference).boxed_local()),
+    (crash_between_writes::NAME, Extent::Quick, |reference| crash_between_writes::check(reference).boxed_local()),
+    (applies_spec_changes::NAME, Extent::Checks, |reference| applies_spec_changes::check(reference).boxed_local()),
+    (comes_back::NAME, Extent::Checks, |reference| comes_back::check(reference).boxed_local()),
+    ("accepts-valid-objects", Extent::Checks, |reference| accepts_valid_objects::check(reference).boxed_local()),
+    ("lost-answers", Extent::Checks, |reference| lost_answers::check(reference).boxed_local()),
+    ("recreated", Extent::Checks, |reference| recreated::check(reference).boxed_local()),
+    ("missed-events", Extent::Checks, |reference| missed_events::check(reference).boxed_local()),
+    ("lagging-watch", Extent::Checks, |reference| lagging_watch::check(reference).boxed_local()),
+    ("watches-come-back", Extent::Checks, |reference| watches_come_back::check(reference).boxed_local()),
+    ("api-server-outage", Extent::Checks, |reference| api_server_outage::check(reference).boxed_local()),
+    ("permission-lost", Extent::Checks, |reference| permission_lost::check(reference).boxed_local()),
+    ("throttled", Extent::Checks, |reference| throttled::check(reference).boxed_local()),
+    ("conflicts", Extent::Checks, |reference| conflicts::check(reference).boxed_local()),
+    ("foreign-writers", Extent::Checks, |reference| foreign_writers::check(reference).boxed_local()),
+    ("name-taken", Extent::Checks, |reference| name_taken::check(reference).boxed_local()),
+    ("namespace-deleted", Extent::Checks, |reference| namespace_deleted::check(reference).boxed_local()),
+    ("one-bad-object", Extent::Checks, |reference| one_bad_object::check(reference).boxed_local()),
+    ("two-namespaces", Extent::Checks, |reference| two_namespaces::check(reference).boxed_local()),
+    ("shipped-role", Extent::Checks, |reference| shipped_role::check(reference).boxed_local()),
+    ("time-travel", Extent::Checks, |reference| time_travel::check(reference).boxed_local()),
+];
 
 /// Children by what the watches of their kind have in their targets.
 fn by_kind(children: &[ChildKey]) -> BTreeMap<String, Vec<ChildKey>> {

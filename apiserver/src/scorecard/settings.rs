@@ -5,7 +5,7 @@ use std::{fmt, time::Duration};
 use serde_json::Value;
 
 /// How many checks to run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Extent {
     /// Those that find most: `converges`, `quiet`, `restart-is-silent`, `repairs-drift`, `deletes-cleanly`, `crash-between-writes`.
     Quick,
@@ -76,15 +76,12 @@ impl Scorecard {
         self.only.iter().find_map(|only| only.strip_prefix(check)?.strip_prefix(':'))
     }
 
-    /// Whether to run a check. `quick` are the names of those for [`Extent::Quick`].
-    pub(super) fn has(&self, check: &str, quick: &[&str]) -> bool {
+    /// Whether to run a check. Only this extent and larger ones have it.
+    pub(super) fn has(&self, check: &str, extent: Extent) -> bool {
         if !self.only.is_empty() {
             return self.only.iter().any(|only| only.split(':').next() == Some(check));
         }
-        match self.extent {
-            Extent::Quick => quick.contains(&check),
-            Extent::Checks | Extent::Faults => true,
-        }
+        self.extent >= extent
     }
 }
 
