@@ -22,6 +22,7 @@ mod recreated;
 mod repairs_drift;
 mod restart_is_silent;
 pub(super) mod shipped_role;
+mod slow_answers;
 mod time_travel;
 mod throttled;
 mod watches_come_back;
@@ -44,7 +45,7 @@ type Run = for<'r, 'a> fn(&'r Reference<'a>) -> LocalBoxFuture<'r, Result<Verdic
 
 /// The checks in the order in which they run: cheap ones first.
 #[rustfmt::skip]
-pub(super) const CHECKS: [Check; 25] = [
+pub(super) const CHECKS: [Check; 26] = [
     ("converges", Extent::Quick, |reference| converges::check(reference).boxed_local()),
     ("quiet", Extent::Quick, |reference| quiet::check(reference).boxed_local()),
     ("restart-is-silent", Extent::Quick, |reference| restart_is_silent::check(reference).boxed_local()),
@@ -62,6 +63,7 @@ pub(super) const CHECKS: [Check; 25] = [
     ("api-server-outage", Extent::Checks, |reference| api_server_outage::check(reference).boxed_local()),
     ("permission-lost", Extent::Checks, |reference| permission_lost::check(reference).boxed_local()),
     ("throttled", Extent::Checks, |reference| throttled::check(reference).boxed_local()),
+    ("slow-answers", Extent::Checks, |reference| slow_answers::check(reference).boxed_local()),
     ("conflicts", Extent::Checks, |reference| conflicts::check(reference).boxed_local()),
     ("foreign-writers", Extent::Checks, |reference| foreign_writers::check(reference).boxed_local()),
     ("name-taken", Extent::Checks, |reference| name_taken::check(reference).boxed_local()),

@@ -105,6 +105,8 @@ pub(super) struct Lab<'a> {
     pub(super) version: u64,
     /// Objects and their fields that the operator writes for ever. Such writes do not count as work.
     pub(super) noise: BTreeSet<(String, String)>,
+    /// How long a fault delays each answer, and so each pause.
+    pub(super) delay: Duration,
 }
 
 impl<'a> Lab<'a> {
@@ -117,8 +119,20 @@ impl<'a> Lab<'a> {
             .map_err(|error| cannot("temporary directory", error))?;
         let (incidents, before, noise) = (Vec::new(), HashSet::new(), BTreeSet::new());
         let (process, permissions, starts, version) = (None, None, 0, 0);
-        let lab =
-            Lab { server, scorecard, dir, process, starts, incidents, permissions, before, version, noise };
+        let delay = Duration::ZERO;
+        let lab = Lab {
+            server,
+            scorecard,
+            dir,
+            process,
+            starts,
+            incidents,
+            permissions,
+            before,
+            version,
+            noise,
+            delay,
+        };
         for number in 0..fastrand::u8(1..20) {
             let mark = json!({"metadata": {"name": format!("scorecard-{number}")}});
             let (status, body) =
@@ -545,7 +559,8 @@ impl<'a> Lab<'a> {
                 idle = 0;
             }
             let is_too_late = started.elapsed() > self.scorecard.patience * 10;
-            if is_too_late || TICK * idle >= self.scorecard.quiet.max(TICK * longest * 3) {
+            if is_too_late || TICK * idle >= self.scorecard.quiet.max(TICK * longest * 3).max(self.delay * 3)
+            {
                 return Ok(());
             }
         }
