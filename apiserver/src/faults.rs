@@ -819,6 +819,11 @@ impl Faults {
         });
     }
 
+    /// Whether a fault may still apply to a request.
+    pub(crate) fn is_planned(&self) -> bool {
+        !lock(&self.state).planned.is_empty()
+    }
+
     /// The planned faults, one per line.
     pub(crate) fn list(&self) -> String {
         let planned = &lock(&self.state).planned;

@@ -720,6 +720,11 @@ impl<'a> Lab<'a> {
         self.server.server.faults.is_holding()
     }
 
+    /// Whether a fault is still to come.
+    pub(super) fn has_faults(&self) -> bool {
+        self.server.server.faults.is_planned()
+    }
+
     /// What happened so far is not the fault of what comes next.
     pub(super) fn forget_incidents(&mut self) {
         self.incidents.clear();

@@ -27,6 +27,25 @@ pub(super) struct Trigger {
     pub(super) nth: u64,
 }
 
+impl Trigger {
+    pub(super) fn is_create(&self) -> bool {
+        self.name.starts_with("create/")
+    }
+
+    /// The path of the object's collection. A server-side apply creates at the path of the object.
+    pub(super) fn collection(&self) -> &str {
+        match self.path.rsplit_once('/') {
+            Some((collection, _)) if self.method != "POST" => collection,
+            _ => &self.path,
+        }
+    }
+
+    /// `services`
+    pub(super) fn plural(&self) -> &str {
+        self.collection().rsplit('/').next().unwrap_or_default()
+    }
+}
+
 /// Of a write that is repeated, only these are triggers.
 const OCCURRENCES_MAX: usize = 3;
 

@@ -11,7 +11,7 @@ use listwatch_apiserver::scorecard::{self, CannotJudge, Outcome, Report, Scoreca
 use serde_json::{Value, json};
 
 /// The bugs, the check that finds each, and what it says.
-const BUGS: [(&str, &str, &str); 27] = [
+const BUGS: [(&str, &str, &str); 28] = [
     ("panics", "converges", "panicked at"),
     ("counts-for-ever", "quiet", "writes pages.example.com/default/a for ever: .status.checks"),
     ("writes-at-each-start", "restart-is-silent", "update configmaps/default/a .data.process"),
@@ -35,9 +35,14 @@ const BUGS: [(&str, &str, &str); 27] = [
     ),
     ("needs-an-image", "accepts-valid-objects", "Page with the required fields alone: "),
     (
-        "other-name-after-no-answer",
+        "other-secrets-after-no-answer",
         "lost-answers",
         "create/secrets/default/a#1 was lost: secrets/default/a-2 should not exist",
+    ),
+    (
+        "other-services-after-no-answer",
+        "lost-answers",
+        "create/services/default/a#1 was lost: services/default/a-2 should not exist",
     ),
     ("remembers-the-first-uid", "recreated", "deleted and created again: "),
     (

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use super::{
     super::{
-        reference::Reference,
+        reference::{Reference, Trigger},
         report::{Outcome, Verdict},
         settings::CannotJudge,
     },
@@ -19,11 +19,11 @@ use crate::Fault;
 const KINDS_MAX: usize = 4;
 
 pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
-    let creates = reference.triggers.iter().filter(|trigger| trigger.method == "POST");
-    let plurals: BTreeSet<&str> = creates.filter_map(|trigger| trigger.path.rsplit('/').next()).collect();
+    let creates = reference.triggers.iter().filter(|trigger| trigger.is_create());
+    let plurals: BTreeSet<&str> = creates.map(Trigger::plural).collect();
     let plurals: Vec<&str> = plurals.into_iter().take(KINDS_MAX).collect();
     if plurals.is_empty() {
-        return Ok(Verdict::new(Outcome::Skip, "the operator creates nothing by POST"));
+        return Ok(Verdict::new(Outcome::Skip, "the operator creates nothing"));
     }
     let mut late = None;
     for plural in &plurals {

@@ -17,7 +17,7 @@ pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict
     let mut lab = reference.lab().await?;
     lab.connected().await?;
     let mut taken = Vec::new();
-    for trigger in reference.triggers.iter().filter(|trigger| trigger.method == "POST") {
+    for trigger in reference.triggers.iter().filter(|trigger| trigger.is_create()) {
         taken.extend(take(&lab, trigger).await);
     }
     if taken.is_empty() {
@@ -42,8 +42,7 @@ pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict
 
 /// Creates an object under the name of a child, with another owner.
 async fn take(lab: &Lab<'_>, trigger: &Trigger) -> Option<(String, Value)> {
-    let plural = trigger.path.rsplit('/').next()?;
-    let content = match plural {
+    let content = match trigger.plural() {
         "configmaps" => json!({"data": {"of": "another owner"}}),
         "secrets" => json!({"stringData": {"of": "another owner"}}),
         "services" => json!({"spec": {"ports": [{"port": 4321}]}}),
@@ -51,8 +50,9 @@ async fn take(lab: &Lab<'_>, trigger: &Trigger) -> Option<(String, Value)> {
         _ => return None,
     };
     let name = trigger.name.split('#').next()?.rsplit('/').next().filter(|name| !name.contains('*'))?;
-    let (collection, _) = trigger.path.rsplit_once('/')?;
-    let owners = format!("{collection}/configmaps");
+    let collection = trigger.collection();
+    let (namespace, _) = collection.rsplit_once('/')?;
+    let owners = format!("{namespace}/configmaps");
     let owner = json!({"metadata": {"name": "scorecard-owner"}});
     lab.request(Method::POST, &owners, owner).await;
     let (_, owner) = lab.request(Method::GET, &format!("{owners}/scorecard-owner"), Value::Null).await;
@@ -60,6 +60,6 @@ async fn take(lab: &Lab<'_>, trigger: &Trigger) -> Option<(String, Value)> {
         "uid": owner["metadata"]["uid"], "controller": true});
     let mut object = content;
     object["metadata"] = json!({"name": name, "ownerReferences": [reference]});
-    let (status, created) = lab.request(Method::POST, &trigger.path, object).await;
-    (status == 201).then(|| (format!("{}/{name}", trigger.path), created))
+    let (status, created) = lab.request(Method::POST, collection, object).await;
+    (status == 201).then(|| (format!("{collection}/{name}"), created))
 }

@@ -19,7 +19,12 @@ pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict
     let mut lab = reference.settled().await?;
     let (webhook, message) = ("deny.example.com".to_owned(), "refused for a test".to_owned());
     let deny = Fault::Deny { webhook, message, code: 403 };
-    lab.server.fault(deny.on("POST", &format!("/namespaces/{SECOND}/")).by(&lab.user()));
+    lab.server.fault(deny.clone().on("POST", &format!("/namespaces/{SECOND}/")).by(&lab.user()));
+    let applied = reference.triggers.iter().filter(|trigger| trigger.is_create() && trigger.method != "POST");
+    for trigger in applied {
+        let path = format!("/namespaces/{SECOND}/{}/", trigger.plural());
+        lab.server.fault(deny.clone().on(&trigger.method, &path).by(&lab.user()));
+    }
     if !lab.create_copies().await? {
         reference.give_back(lab).await;
         return Ok(Verdict::new(Outcome::Skip, "the samples have no namespace"));

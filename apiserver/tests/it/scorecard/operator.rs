@@ -119,9 +119,13 @@ impl Operator {
 
     /// `None`: no answer.
     async fn request(&self, method: Method, path: &str, body: &Value) -> Option<Response> {
-        let merge = method == Method::PATCH;
-        let mut request = self.http.request(method, format!("{}{path}", self.url)).bearer_auth(&self.token);
-        let content_type = if merge { "application/merge-patch+json" } else { "application/json" };
+        let mut request =
+            self.http.request(method.clone(), format!("{}{path}", self.url)).bearer_auth(&self.token);
+        let content_type = match method {
+            Method::PATCH if !body["apiVersion"].is_null() => "application/apply-patch+yaml",
+            Method::PATCH => "application/merge-patch+json",
+            _ => "application/json",
+        };
         if !body.is_null() {
             request = request.header("content-type", content_type).body(body.to_string());
         }
@@ -352,14 +356,25 @@ impl Operator {
         {
             return before == annotations || self.send(Method::POST, &path, other).await.0 == 201;
         }
-        let (code, answer) = self.send(Method::POST, &path, child.clone()).await;
+        let (code, answer) = self.send_new(kind, &path, child).await;
         if answer["message"].as_str().is_some_and(|message| message.contains("is being terminated")) {
             return true;
         }
-        if code == 0 && self.has("other-name-after-no-answer") {
+        if code == 0 && self.has(&format!("other-{kind}-after-no-answer")) {
             return self.send(Method::POST, &path, other).await.0 == 201;
         }
         code == 201
+    }
+
+    /// Creates a Service by server-side apply, and other kinds by POST.
+    async fn send_new(&self, kind: &str, path: &str, child: &Value) -> (u16, Value) {
+        if kind != "services" {
+            return self.send(Method::POST, path, child.clone()).await;
+        }
+        let mut applied = child.clone();
+        (applied["apiVersion"], applied["kind"]) = (json!("v1"), json!("Service"));
+        let path = format!("{path}/{}?fieldManager=pages", child["metadata"]["name"].as_str().unwrap());
+        self.send(Method::PATCH, &path, applied).await
     }
 
     fn children(&self, page: &Value) -> [(&'static str, Value); 3] {
