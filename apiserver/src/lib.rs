@@ -344,6 +344,10 @@ impl ApiServer {
         lock(&self.server.requests).iter().cloned().collect()
     }
 
+    pub(crate) fn request_count(&self) -> usize {
+        lock(&self.server.requests).len()
+    }
+
     /// Drops the records of the requests so far.
     pub fn forget_requests(&self) {
         *lock(&self.server.requests) = VecDeque::new();

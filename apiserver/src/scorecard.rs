@@ -115,7 +115,7 @@ pub async fn run(scorecard: &Scorecard, mut done: impl FnMut(&CheckResult)) -> R
         let verdict = verdict.unwrap_or_else(|CannotJudge(why)| Verdict::fail(why));
         CheckResult { name, verdict, elapsed: started.elapsed(), journal }
     });
-    let mut checks = pin!(stream::iter(checks).buffered(scorecard.jobs.max(1)));
+    let mut checks = pin!(stream::iter(checks).buffered(reference.jobs));
     while let Some(check) = checks.next().await {
         add(&mut report, check);
     }

@@ -1,6 +1,6 @@
 //! One run: a new server, the operator as a process, the samples, and what a user does with them.
 //!
-//! Nothing here fails because the machine is slow. The operator has settled when nothing was written for [`Scorecard::quiet`], or
+//! Nothing here fails because the machine is slow. The operator has settled when nothing was written for [`Scorecard::settle`], or
 //! for three times the longest pause so far. This time is counted in ticks, so a busy machine, which delays the ticks, has
 //! more of it. A difference must last for [`Scorecard::patience`], in ticks, and through a poke, until it counts.
 
@@ -34,6 +34,9 @@ use crate::{
 
 /// How often the server is looked at.
 const TICK: Duration = Duration::from_millis(20);
+
+/// After the runs without a fault, this share of [`Scorecard::settle`] is enough for an operator that sleeps.
+const ASLEEP_SHARE: u32 = 3;
 
 /// The longest fault. After more failures, clients wait for longer than anybody wants to.
 const FAULT_TICKS_MAX: usize = 100;
@@ -107,6 +110,8 @@ pub(super) struct Lab<'a> {
     pub(super) noise: BTreeSet<(String, String)>,
     /// How long a fault delays each answer, and so each pause.
     pub(super) delay: Duration,
+    /// The longest pause of the runs without a fault, in ticks. `None` in these runs.
+    pub(super) pause: Option<u32>,
 }
 
 impl<'a> Lab<'a> {
@@ -118,7 +123,7 @@ impl<'a> Lab<'a> {
         let dir = TempDir::with_prefix("listwatch-scorecard-")
             .map_err(|error| cannot("temporary directory", error))?;
         let (incidents, before, noise) = (Vec::new(), HashSet::new(), BTreeSet::new());
-        let (process, permissions, starts, version) = (None, None, 0, 0);
+        let (process, permissions, pause, starts, version) = (None, None, None, 0, 0);
         let delay = Duration::ZERO;
         let lab = Lab {
             server,
@@ -132,6 +137,7 @@ impl<'a> Lab<'a> {
             version,
             noise,
             delay,
+            pause,
         };
         for number in 0..fastrand::u8(1..20) {
             let mark = json!({"metadata": {"name": format!("scorecard-{number}")}});
@@ -525,19 +531,36 @@ impl<'a> Lab<'a> {
         writes
     }
 
-    /// Waits until nothing is written any more. Starts a process that has ended again, as a kubelet does.
+    /// Waits until nothing is written any more. Starts a process that has ended again, as a kubelet does. Returns the longest pause
+    /// before a write, in ticks.
+    ///
+    /// After the runs without a fault, a third of [`Scorecard::settle`] is enough if the operator sleeps all the time: it sends no
+    /// request, and none of its threads waits for a CPU. So a busy machine makes the wait longer.
     ///
     /// Returns at once when a fault holds a request. What the operator writes for ever is added to [`Lab::noise`], and no longer waited for.
-    pub(super) async fn settle(&mut self) -> Result<(), CannotJudge> {
+    pub(super) async fn settle(&mut self) -> Result<u32, CannotJudge> {
+        let quiet = self.scorecard.settle;
+        let asleep = self.pause.map(|_| quiet / ASLEEP_SHARE);
+        self.settle_for(quiet, asleep).await
+    }
+
+    /// As [`Lab::settle`], for an operator that may wake up: nothing is written for all of [`Scorecard::settle`].
+    pub(super) async fn settle_fully(&mut self) -> Result<(), CannotJudge> {
+        self.settle_for(self.scorecard.settle, None).await?;
+        Ok(())
+    }
+
+    async fn settle_for(&mut self, quiet: Duration, asleep: Option<Duration>) -> Result<u32, CannotJudge> {
         let from = self.server.version();
-        let (started, mut seen) = (Instant::now(), from);
-        let (mut idle, mut longest) = (0, 0);
+        let (started, mut seen, mut requests) = (Instant::now(), from, self.server.request_count());
+        let (mut idle, mut sleeping, mut longest) = (0, 0, self.pause.unwrap_or_default());
         loop {
             if self.is_holding() {
-                return Ok(());
+                return Ok(longest);
             }
             sleep(TICK).await;
             idle += 1;
+            sleeping += 1;
             let version = self.server.version();
             if version != seen {
                 let writes = self.server.writes_since(seen);
@@ -550,18 +573,25 @@ impl<'a> Lab<'a> {
                 let limit = if is_late { SLOW_LOOP_WRITES } else { LOOP_WRITES };
                 self.find_loops(from, limit)?;
             }
+            let count = self.server.request_count();
+            let sleeps = || self.process.as_ref().is_some_and(Process::sleeps);
+            if idle == 0 || count != requests || asleep.is_none() || !sleeps() {
+                (sleeping, requests) = (0, count);
+            }
             if let Some(end) = self.process.as_mut().and_then(Process::ended) {
                 self.incidents.push(format!("it ended: {end}"));
                 if self.incidents.len() > RESTARTS_MAX {
                     return Err(CannotJudge(format!("COMMAND ended {} times: {end}", self.incidents.len())));
                 }
                 self.start()?;
-                idle = 0;
+                (idle, sleeping) = (0, 0);
             }
             let is_too_late = started.elapsed() > self.scorecard.patience * 10;
-            if is_too_late || TICK * idle >= self.scorecard.quiet.max(TICK * longest * 3).max(self.delay * 3)
-            {
-                return Ok(());
+            let is_over =
+                |ticks: u32, time: Duration| TICK * ticks >= time.max(TICK * longest * 3).max(self.delay * 3);
+            let is_asleep = asleep.is_some_and(|time| is_over(sleeping, time));
+            if is_too_late || is_asleep || is_over(idle, quiet) {
+                return Ok(longest);
             }
         }
     }
@@ -672,10 +702,14 @@ impl<'a> Lab<'a> {
     }
 
     /// Waits until the operator has written something, but not longer than [`Scorecard::patience`]. On a busy machine, it may look settled
-    /// before it has begun.
-    pub(super) async fn until_work_since(&mut self, version: u64) -> Result<(), CannotJudge> {
-        self.lasting(|lab| if lab.work_since(version).is_empty() { vec![()] } else { Vec::new() }).await?;
-        Ok(())
+    /// before it has begun. Returns the ticks.
+    pub(super) async fn until_work_since(&self, version: u64) -> u32 {
+        let mut ticks = 0;
+        while self.work_since(version).is_empty() && TICK * ticks < self.scorecard.patience {
+            sleep(TICK).await;
+            ticks += 1;
+        }
+        ticks
     }
 
     /// How often the operator has created and deleted each object since the samples.

@@ -56,6 +56,25 @@ impl Process {
         let _ = self.child.kill().await;
     }
 
+    /// Whether all its threads, and those of the processes that it has started, sleep. `false` where nobody can say.
+    pub(super) fn sleeps(&self) -> bool {
+        let Some(id) = self.child.id() else { return false };
+        let mut processes = vec![id];
+        while let Some(id) = processes.pop() {
+            let Ok(threads) = fs::read_dir(format!("/proc/{id}/task")) else { return false };
+            for thread in threads.flatten() {
+                let read = |name: &str| fs::read_to_string(thread.path().join(name));
+                let (Ok(stat), Ok(children)) = (read("stat"), read("children")) else { return false };
+                // The state is behind the name, which may have spaces: `7 (my operator) S`.
+                if !stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('S')) {
+                    return false;
+                }
+                processes.extend(children.split_whitespace().filter_map(|id| id.parse::<u32>().ok()));
+            }
+        }
+        true
+    }
+
     /// `exit status: 1: the last line of the log`, if it has ended.
     pub(super) fn ended(&mut self) -> Option<String> {
         let id = self.child.id();

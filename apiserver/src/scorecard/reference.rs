@@ -64,6 +64,10 @@ pub(super) struct Reference<'a> {
     /// How long the operator worked after the samples came, and its writes.
     pub(super) worked: Duration,
     pub(super) writes: Vec<String>,
+    /// The longest time, in ticks, that the operator paused while it worked.
+    pause: u32,
+    /// How many runs can be at a time.
+    pub(super) jobs: usize,
     /// Runs whose operator has settled in this state.
     settled: Mutex<Vec<Lab<'a>>>,
     repaired: OnceCell<Vec<ChildKey>>,
@@ -77,6 +81,7 @@ struct Run {
     loops: Vec<(String, String)>,
     worked: Duration,
     writes: Vec<String>,
+    pause: u32,
 }
 
 impl<'a> Reference<'a> {
@@ -85,11 +90,7 @@ impl<'a> Reference<'a> {
         let mut lab = Lab::new(scorecard).await?;
         lab.create_samples().await?;
         lab.end().await;
-        let (mut first, mut second) = (run(scorecard).await?, run(scorecard).await?);
-        if first.has_other_objects(&second) {
-            // One of the two may have been cut short on a busy machine.
-            first = std::mem::replace(&mut second, run(scorecard).await?);
-        }
+        let (first, second, jobs) = two_runs(scorecard).await?;
         let (mut mask, mut problems) = (Mask::default(), second.problems);
         problems.extend(first.problems);
         mask.fields.extend(first.loops.iter().chain(&second.loops).cloned());
@@ -109,6 +110,7 @@ impl<'a> Reference<'a> {
             let most = counts.entry(object).or_default();
             *most = [most[0].max(count[0]), most[1].max(count[1])];
         }
+        let pause = first.pause.max(second.pause);
         let Run { state, triggers, loops, worked, writes, .. } = first;
         let (settled, repaired) = (Mutex::default(), OnceCell::new());
         Ok(Reference {
@@ -121,6 +123,8 @@ impl<'a> Reference<'a> {
             loops,
             worked,
             writes,
+            pause,
+            jobs,
             settled,
             repaired,
         })
@@ -133,7 +137,15 @@ impl<'a> Reference<'a> {
 
     /// As [`Reference::lab`], with an operator that has only these permissions.
     pub(super) async fn lab_with(&self, permissions: Option<Vec<Rule>>) -> Result<Lab<'a>, CannotJudge> {
+        if self.jobs == 1 {
+            // The operator that waits for the next check would be a second one.
+            let given_back = lock(&self.settled).pop();
+            if let Some(lab) = given_back {
+                lab.end().await;
+            }
+        }
         let mut lab = Lab::new(self.scorecard).await?;
+        lab.pause = Some(self.pause);
         lab.noise.extend(self.loops.iter().cloned());
         lab.permissions = permissions;
         lab.start()?;
@@ -248,13 +260,36 @@ impl Run {
     }
 }
 
+/// Two runs without a fault, and how many runs can be at a time: only one if two disturb each other, as with a fixed port.
+async fn two_runs(scorecard: &Scorecard) -> Result<(Run, Run, usize), CannotJudge> {
+    if scorecard.jobs > 1 {
+        match tokio::join!(Box::pin(run(scorecard)), Box::pin(run(scorecard))) {
+            (Ok(first), Ok(second))
+                if first.problems.is_empty() == second.problems.is_empty()
+                    && !first.has_other_objects(&second) =>
+            {
+                return Ok((first, second, scorecard.jobs));
+            }
+            (Err(why), Err(_)) => return Err(why),
+            (Ok(_) | Err(_), Ok(_)) | (Ok(_), Err(_)) => {}
+        }
+    }
+    let (mut first, mut second) = (run(scorecard).await?, run(scorecard).await?);
+    if first.has_other_objects(&second) {
+        // One of the two may have been cut short on a busy machine.
+        first = std::mem::replace(&mut second, run(scorecard).await?);
+    }
+    Ok((first, second, 1))
+}
+
 async fn run(scorecard: &Scorecard) -> Result<Run, CannotJudge> {
     let mut lab = Lab::started(scorecard).await?;
     lab.create_samples().await?;
     let started = Instant::now();
-    lab.until_work_since(lab.version).await?;
-    lab.settle().await?;
-    let worked = started.elapsed();
+    let first = lab.until_work_since(lab.version).await;
+    let longest = lab.settle().await?;
+    // It was quiet for as long at the end.
+    let worked = started.elapsed().saturating_sub(scorecard.settle);
     let writes = lab.work_since(lab.version);
     if writes.is_empty() && lab.noise.is_empty() {
         return Err(CannotJudge(
@@ -271,6 +306,7 @@ async fn run(scorecard: &Scorecard) -> Result<Run, CannotJudge> {
         loops: lab.noise.iter().cloned().collect(),
         worked,
         writes: writes.iter().map(|write| format!("{} {}", write.verb(), write.resource)).collect(),
+        pause: first.max(longest),
     };
     lab.end().await;
     Ok(run)

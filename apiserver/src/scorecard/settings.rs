@@ -37,12 +37,12 @@ pub struct Scorecard {
     pub extent: Extent,
     /// The checks to run, by name. `crash-between-writes:create/services#1` is the check with this crash alone.
     pub only: Vec<String>,
-    /// How many checks run at a time. More than one needs an operator that can run twice on a machine: without a fixed port.
+    /// How many checks run at a time. Only one if two operators disturb each other, as with a fixed port.
     pub jobs: usize,
     /// Chooses the crashes if there are too many for all.
     pub seed: u64,
-    /// How long nothing may be written until the operator counts as settled. A slow operator gets three times its longest pause.
-    pub quiet: Duration,
+    /// How long nothing may be written until the operator counts as settled, or three times its longest pause. A third of it, if it sleeps.
+    pub settle: Duration,
     /// How long an operator may take to settle, and to repair a difference.
     pub patience: Duration,
     /// How long a process may take until it lists or watches the kind of a sample.
@@ -63,9 +63,9 @@ impl Scorecard {
             ignore: Vec::new(),
             extent: Extent::Checks,
             only: Vec::new(),
-            jobs: 1,
+            jobs: 4,
             seed: 1,
-            quiet: Duration::from_secs(1),
+            settle: Duration::from_secs(1),
             patience: Duration::from_secs(30),
             start: Duration::from_secs(30),
         }

@@ -52,7 +52,7 @@ impl Trial<'_> {
         if !replace(lab, &samples).await? {
             return Ok(None);
         }
-        lab.until_work_since(lab.server.version()).await?;
+        lab.until_work_since(lab.server.version()).await;
         lab.settle().await?;
         Ok(Some(lab.snapshot()))
     }

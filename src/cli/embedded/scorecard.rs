@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use clap::{Args, ValueEnum};
+use clap::{Args, ValueEnum, builder::RangedU64ValueParser};
 use listwatch_apiserver::scorecard::{self, CannotJudge, CheckResult, Extent, Outcome, Scorecard};
 use serde_json::Value;
 use tracing::Level;
@@ -68,8 +68,8 @@ struct ScorecardFlags {
     /// Run the checks with all their faults: a crash after each of the writes
     #[arg(long, conflicts_with = "only")]
     all: bool,
-    /// How many checks run at a time; more than one needs an operator without a fixed port
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    /// How many checks run at a time; only one if the operator cannot run twice, as with a fixed port
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = RangedU64ValueParser::<usize>::new().range(1..=64))]
     jobs: usize,
     /// Chooses the crashes if there are too many for all
     #[arg(long, value_name = "N", default_value_t = 1)]

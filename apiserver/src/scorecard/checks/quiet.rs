@@ -27,7 +27,7 @@ pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict
     for _ in 0..PERIODS {
         let version = lab.server.version();
         for _ in 0..PERIODS {
-            lab.settle().await?;
+            lab.settle_fully().await?;
         }
         written = described(&lab, version);
         if written.is_empty() {

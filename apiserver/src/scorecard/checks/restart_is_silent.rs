@@ -19,7 +19,7 @@ pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict
         let version = lab.server.version();
         lab.start()?;
         lab.connected().await?;
-        lab.settle().await?;
+        lab.settle_fully().await?;
         written = changes(&lab, version);
         if written.is_empty() {
             break;

@@ -5,6 +5,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     env, fs,
+    process::exit,
     sync::{Arc, Mutex},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -53,6 +54,12 @@ pub struct Operator {
 
 /// Runs until it is killed.
 pub async fn run(bug: String) {
+    // As a fixed port does, this lock refuses a second process.
+    let lock = env::var("LOCK").map(|path| fs::File::create(path).unwrap());
+    if lock.is_ok_and(|lock| std::mem::ManuallyDrop::new(lock).try_lock().is_err()) {
+        eprintln!("it runs already");
+        exit(1);
+    }
     if bug == "panics" {
         eprintln!("thread 'reconcile' panicked at src/main.rs:1");
     }
