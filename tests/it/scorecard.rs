@@ -37,6 +37,7 @@ fn what_cannot_be_judged_is_one_line_and_code_2() {
     for (args, command, error) in [
         (&[][..], "no-such-program", "COMMAND no-such-program: No such file or directory (os error 2)"),
         (&[], "false", "COMMAND ended before its first request: exit status: 1: it wrote no log"),
+        (&["--settle", "0"], "true", "invalid value '0' for '--settle <TIME>': must be longer than nothing"),
         (&["--jobs", "0"], "true", "invalid value '0' for '--jobs <N>': 0 is not in 1..=64"),
         (
             &["--sample", "nowhere.yaml"],

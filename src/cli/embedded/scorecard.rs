@@ -74,6 +74,9 @@ struct ScorecardFlags {
     /// Chooses the crashes if there are too many for all
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
+    /// How long nothing may be written until the operator counts as settled; more for one that pauses between its writes
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_time)]
+    settle: Duration,
     /// How long the operator may take to settle, and to repair a difference
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_time)]
     patience: Duration,
@@ -114,7 +117,8 @@ pub(super) fn main(args: ScorecardArgs) -> Result<(), Failure> {
     settings.keep.clone_from(&args.keep);
     settings.ignore.clone_from(&args.ignore);
     settings.only.clone_from(&args.only);
-    (settings.seed, settings.patience, settings.jobs) = (args.seed, args.patience, args.jobs);
+    (settings.seed, settings.jobs) = (args.seed, args.jobs);
+    (settings.settle, settings.patience) = (args.settle, args.patience);
     settings.extent = match (args.quick, args.all) {
         (true, _) => Extent::Quick,
         (_, true) => Extent::Faults,
@@ -248,7 +252,11 @@ fn replay(args: &ScorecardFlags, check: &CheckResult) -> String {
     for (flag, values) in flags {
         words.extend(values.iter().map(|value| format!("{flag} {}", quoted(value))));
     }
-    words.push(format!("--patience {}s", args.patience.as_secs_f64()));
+    words.push(format!(
+        "--settle {}s --patience {}s",
+        args.settle.as_secs_f64(),
+        args.patience.as_secs_f64()
+    ));
     words.extend(check.replay(args.seed).split(' ').map(quoted));
     if !args.command.is_empty() {
         words.push("--".to_owned());
