@@ -98,6 +98,8 @@ pub(super) struct Lab<'a> {
     dir: TempDir,
     process: Option<Process>,
     starts: usize,
+    /// How often [`Lab::delete_children`] has deleted children of the process.
+    pub(super) deletions: usize,
     /// Why processes ended by themselves, and their panics.
     pub(super) incidents: Vec<String>,
     /// All that the operator may do. `None`: everything.
@@ -123,7 +125,7 @@ impl<'a> Lab<'a> {
         let dir = TempDir::with_prefix("listwatch-scorecard-")
             .map_err(|error| cannot("temporary directory", error))?;
         let (incidents, before, noise) = (Vec::new(), HashSet::new(), BTreeSet::new());
-        let (process, permissions, pause, starts, version) = (None, None, None, 0, 0);
+        let (process, permissions, pause, starts, deletions, version) = (None, None, None, 0, 0, 0);
         let delay = Duration::ZERO;
         let lab = Lab {
             server,
@@ -131,6 +133,7 @@ impl<'a> Lab<'a> {
             dir,
             process,
             starts,
+            deletions,
             incidents,
             permissions,
             before,
@@ -190,6 +193,7 @@ impl<'a> Lab<'a> {
 
     pub(super) fn start(&mut self) -> Result<(), CannotJudge> {
         self.starts += 1;
+        self.deletions = 0;
         if let Some(permissions) = &self.permissions {
             self.server.set_rules(&self.user(), permissions.clone());
         }
@@ -403,7 +407,8 @@ impl<'a> Lab<'a> {
         self.server.server.storage().get(&place).is_some()
     }
 
-    pub(super) async fn delete_children(&self, children: &[ChildKey]) {
+    pub(super) async fn delete_children(&mut self, children: &[ChildKey]) {
+        self.deletions += 1;
         for child in children {
             let path = self.path_of_object(&child.resource, &child.key);
             self.request(Method::DELETE, &path, json!({"propagationPolicy": "Background"})).await;

@@ -179,6 +179,17 @@ async fn a_correct_operator_passes_all_checks() {
     assert_eq!(report.checks.len(), scorecard::names().len());
 }
 
+/// Each of the checks deletes the children, and all together did so more often than any client.
+#[tokio::test]
+async fn an_operator_that_backs_off_from_repeated_deletions_passes() {
+    let mut scorecard = settings(command("backs-off-from-deletions"));
+    scorecard.only =
+        ["missed-events", "watches-come-back", "api-server-outage", "throttled"].map(str::to_owned).into();
+    (scorecard.jobs, scorecard.patience) = (1, Duration::from_secs(2));
+    let report = scorecard::run(&scorecard, |_| {}).await.unwrap();
+    assert_eq!(found(&report), Vec::<String>::new());
+}
+
 /// A broken operator never repairs its fault, so a short patience changes no result.
 fn impatient(bug: &str) -> Scorecard {
     let rbac = vec![role(if bug == "forgot-a-rule" { "services" } else { "" })];
