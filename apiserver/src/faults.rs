@@ -96,6 +96,8 @@ pub enum Fault {
     Delay(Duration),
     /// Requests get no answer, and their bodies are not read.
     Silence,
+    /// The second half of each list comes this much later; of a streaming list, all but the first event.
+    SlowLists(Duration),
     /// Requests take effect, then the stream or connection breaks before the answer is sent.
     LoseAnswer,
     /// Writes wait until [`ApiServer::release_held`](super::ApiServer::release_held), then take effect. If the client
@@ -188,7 +190,7 @@ impl Fault {
             | Fault::LoseAnswer => Scope::Requests(METHODS),
             Fault::Hold | Fault::HoldAnswer | Fault::Deny { .. } => Scope::Requests(WRITES),
             Fault::Quota(_) => Scope::Requests(&["POST"]),
-            Fault::StaleLists(_) => Scope::Requests(&["GET"]),
+            Fault::StaleLists(_) | Fault::SlowLists(_) => Scope::Requests(&["GET"]),
             Fault::ExpireHistory | Fault::Restart | Fault::Backup | Fault::Restore => Scope::Server,
         }
     }
@@ -322,10 +324,15 @@ impl Planned {
     /// Whether the fault applies to a request of this user. If so, counts the request.
     fn take(&mut self, method: &Method, target: &str, user: Option<&str>) -> bool {
         let method = method.as_str();
-        let is_list_of_any_version = target.contains("resourceVersion=0") && !target.contains("watch=");
+        let is_watch = target.contains("watch=");
+        let is_fitting = match self.fault {
+            Fault::StaleLists(_) => target.contains("resourceVersion=0") && !is_watch,
+            Fault::SlowLists(_) => !is_watch || target.contains("sendInitialEvents=true"),
+            _ => true,
+        };
         let applies = self.times != Some(0)
             && (self.user.is_empty() || user == Some(&self.user))
-            && (!matches!(self.fault, Fault::StaleLists(_)) || is_list_of_any_version)
+            && is_fitting
             && self.fault.methods().contains(&method)
             && (self.method.is_empty() || self.method == method)
             && target.contains(&self.path);
@@ -354,7 +361,7 @@ type Make = fn(&Values) -> Result<Fault, String>;
 
 /// The faults by name: their keys with defaults, their help text and their constructor.
 #[rustfmt::skip]
-const NAMED: [(&str, &str, &str, Make); 33] = [
+const NAMED: [(&str, &str, &str, Make); 34] = [
     ("end-watches", "", "watches end cleanly", |_| Ok(Fault::EndWatches)),
     ("cut-watches", "", "watches are cut in the middle of a line", |_| Ok(Fault::CutWatches)),
     ("expire-watches", "", "watches end with an ERROR event, 410 Expired", |_| Ok(Fault::ExpireWatches)),
@@ -372,6 +379,7 @@ const NAMED: [(&str, &str, &str, Make); 33] = [
     ("lose-answer", "", "requests take effect, but the connection breaks before the answer", |_| Ok(Fault::LoseAnswer)),
     ("hold", "", "writes wait for DELETE /listwatch/faults/held, then take effect", |_| Ok(Fault::Hold)),
     ("hold-answer", "", "writes take effect, and their answers wait for DELETE /listwatch/faults/held", |_| Ok(Fault::HoldAnswer)),
+    ("slow-lists", "time=2s", "half of a list comes this much later; of a streaming list, all but the first event", |keys| Ok(Fault::SlowLists(keys.time("time")?))),
     ("stale-lists", "version=1", "lists with resourceVersion=0 are as old as this version", |keys| Ok(Fault::StaleLists(keys.number("version", 1..=u64::MAX)?))),
     ("unauthorized", "", "401, as for an expired token", |_| Ok(refused(StatusError::unauthorized()))),
     ("forbidden", "rules=[]", "403, unless these rules of a Role allow the request", forbidden),

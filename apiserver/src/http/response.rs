@@ -13,10 +13,11 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
+    time::Duration,
 };
 
 use bytes::Bytes;
-use futures_util::stream;
+use futures_util::{StreamExt, stream};
 use http::{HeaderValue, Response, header};
 use hyper::body::{Body, Frame};
 use serde_json::Value;
@@ -223,6 +224,27 @@ impl Stream {
         messages: Messages,
     ) -> Stream {
         Stream { chunks: Box::pin(chunks), done: false, messages, open: None }
+    }
+}
+
+impl AnswerBody {
+    /// The same with a pause after the first half; of a stream, after the first chunk.
+    pub(crate) fn paused(self, pause: Duration) -> AnswerBody {
+        let stream = match self {
+            AnswerBody::Whole(None) => return self,
+            AnswerBody::Whole(Some(mut bytes)) => {
+                let half = bytes.split_to(bytes.len() / 2);
+                Stream::of(stream::iter([Ok(half), Ok(bytes)]), Messages::Lines)
+            }
+            AnswerBody::Stream(stream) => stream,
+        };
+        let chunks = stream.chunks.enumerate().then(move |(index, chunk)| async move {
+            if index == 1 {
+                tokio::time::sleep(pause).await;
+            }
+            chunk
+        });
+        AnswerBody::Stream(Stream { chunks: Box::pin(chunks), ..stream })
     }
 }
 

@@ -327,6 +327,9 @@ where
         return Err(Cut);
     }
     let mut response = written(&request, version, answer);
+    if let Some(Fault::SlowLists(pause)) = fault {
+        response = response.map(|body| body.paused(pause));
+    }
     if let AnswerBody::Stream(stream) = response.body_mut() {
         let user_agent = request.user_agent().to_owned();
         stream.open = Some(OpenStream { path: request.target, user_agent, started, _busy: busy });

@@ -248,6 +248,30 @@ async fn answers_can_be_slow_or_not_come() {
     assert_eq!(fixture.get("/version").await.0, 200, "the others are served");
 }
 
+#[tokio::test(start_paused = true)]
+async fn the_second_half_of_a_list_can_come_later() {
+    let fixture = fixture(&["slow-lists,time=2s,path=/secrets"]).await;
+    for name in ["a", "b"] {
+        fixture.post(SECRETS, config_map(name, json!({}))).await;
+    }
+    let started = tokio::time::Instant::now();
+    let (_, list) = fixture.get(SECRETS).await;
+    assert_eq!(list["items"].as_array().map(Vec::len), Some(2));
+    assert_eq!(started.elapsed().as_secs(), 2);
+    let query = "watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true";
+    let mut streaming = fixture.watch(&format!("{SECRETS}?{query}")).await;
+    assert_eq!(streaming.next().await, "ADDED a");
+    assert_eq!(started.elapsed().as_secs(), 2, "the first event comes at once");
+    assert_eq!(streaming.next().await, "ADDED b");
+    assert_eq!(started.elapsed().as_secs(), 4);
+    let mut resumed = fixture.watch(&format!("{SECRETS}?watch=1&resourceVersion={}", version(&list))).await;
+    for name in ["c", "d"] {
+        fixture.post(SECRETS, config_map(name, json!({}))).await;
+    }
+    assert_eq!([resumed.next().await, resumed.next().await], ["ADDED c", "ADDED d"]);
+    assert_eq!(started.elapsed().as_secs(), 4, "a watch that resumes is not a list");
+}
+
 /// The events of a watch until its end, one per line.
 async fn events(fixture: &Fixture, query: &str) -> Vec<String> {
     let mut watch = fixture.watch(&format!("{SECRETS}?watch=1{query}")).await;
@@ -540,7 +564,7 @@ fn an_invalid_fault_is_refused_with_the_valid_ones() {
 fn every_fault_in_the_help_text_can_be_parsed() {
     let names = fault_help();
     let faults: Vec<&str> = names.lines().filter(|line| line.starts_with("  ")).collect();
-    assert_eq!(faults.len(), 33, "{names}");
+    assert_eq!(faults.len(), 34, "{names}");
     for line in faults {
         let text = line.split_whitespace().next().expect("a name");
         assert!(text.parse::<Planned>().is_ok(), "{text}");
