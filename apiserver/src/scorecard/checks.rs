@@ -13,6 +13,7 @@ mod foreign_writers;
 mod conflicts;
 mod crash_between_writes;
 mod deletes_cleanly;
+mod half_list;
 mod lagging_watch;
 mod lost_answers;
 mod missed_events;
@@ -45,7 +46,7 @@ type Run = for<'r, 'a> fn(&'r Reference<'a>) -> LocalBoxFuture<'r, Result<Verdic
 
 /// The checks in the order in which they run: cheap ones first.
 #[rustfmt::skip]
-pub(super) const CHECKS: [Check; 26] = [
+pub(super) const CHECKS: [Check; 27] = [
     ("converges", Extent::Quick, |reference| converges::check(reference).boxed_local()),
     ("quiet", Extent::Quick, |reference| quiet::check(reference).boxed_local()),
     ("restart-is-silent", Extent::Quick, |reference| restart_is_silent::check(reference).boxed_local()),
@@ -58,6 +59,7 @@ pub(super) const CHECKS: [Check; 26] = [
     ("lost-answers", Extent::Checks, |reference| lost_answers::check(reference).boxed_local()),
     ("recreated", Extent::Checks, |reference| recreated::check(reference).boxed_local()),
     ("missed-events", Extent::Checks, |reference| missed_events::check(reference).boxed_local()),
+    ("half-list", Extent::Checks, |reference| half_list::check(reference).boxed_local()),
     ("lagging-watch", Extent::Checks, |reference| lagging_watch::check(reference).boxed_local()),
     ("watches-come-back", Extent::Checks, |reference| watches_come_back::check(reference).boxed_local()),
     ("api-server-outage", Extent::Checks, |reference| api_server_outage::check(reference).boxed_local()),

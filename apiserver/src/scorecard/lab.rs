@@ -303,12 +303,19 @@ impl<'a> Lab<'a> {
     }
 
     pub(super) async fn delete_copies(&mut self) -> Result<(), CannotJudge> {
+        let mut copies = HashSet::new();
         for sample in self.custom_samples() {
             let mut copy = sample.clone();
             copy["metadata"]["namespace"] = SECOND.into();
             self.request(Method::DELETE, &self.path_of_sample(&copy), Value::Null).await;
+            copies.insert(self.name_of_sample(&copy));
         }
         self.settle().await?;
+        // A clean-up may create an object, which a namespace that is being deleted refuses.
+        self.lasting(|lab| {
+            lab.left_in_second_namespace().into_iter().filter(|left| copies.contains(left)).collect()
+        })
+        .await?;
         self.delete_second_namespace().await;
         Ok(())
     }
@@ -334,6 +341,11 @@ impl<'a> Lab<'a> {
     /// The paths of the custom resources.
     pub(super) fn sample_paths(&self) -> Vec<String> {
         self.custom_samples().map(|sample| self.path_of_sample(sample)).collect()
+    }
+
+    /// What the watches of the kinds of the custom resources have in their targets.
+    pub(super) fn sample_watch_paths(&self) -> Vec<String> {
+        self.custom_samples().map(|sample| format!("{}?", self.collection_of(sample))).collect()
     }
 
     /// The samples of the kinds that the CRDs define.
@@ -417,11 +429,21 @@ impl<'a> Lab<'a> {
 
     /// Changes an annotation of each custom resource, which means nothing.
     pub(super) async fn poke(&self) {
-        for sample in self.custom_samples() {
-            let value = self.server.version().to_string();
-            let patch = json!({"metadata": {"annotations": {POKE: value}}});
-            self.request(Method::PATCH, &self.path_of_sample(sample), patch).await;
+        for path in self.sample_paths() {
+            self.annotate(&path).await;
         }
+    }
+
+    /// Changes an annotation of children, which means nothing.
+    pub(super) async fn poke_children(&self, children: &[ChildKey]) {
+        for child in children {
+            self.annotate(&self.path_of_object(&child.resource, &child.key)).await;
+        }
+    }
+
+    async fn annotate(&self, path: &str) {
+        let patch = json!({"metadata": {"annotations": {POKE: self.server.version().to_string()}}});
+        self.request(Method::PATCH, path, patch).await;
     }
 
     pub(super) async fn create(&self, object: &Value, flag: &str) -> Result<(), CannotJudge> {
@@ -630,17 +652,24 @@ impl<'a> Lab<'a> {
         Ok(())
     }
 
-    /// Waits for a second in ticks: for longer on a busy machine.
-    pub(super) async fn wait_a_second(&self) {
-        for _ in 0..50 {
+    /// Waits in ticks: for longer on a busy machine.
+    pub(super) async fn wait(&self, time: Duration) {
+        let mut waited = Duration::ZERO;
+        while waited < time {
             sleep(TICK).await;
+            waited += TICK;
         }
     }
 
     /// Waits until a fault holds a request, or [`FAULT_TICKS_MAX`] are over. Whether one is held.
     pub(super) async fn is_held(&self) -> bool {
+        self.within_fault(|| self.is_holding()).await
+    }
+
+    /// Waits until something is so, or [`FAULT_TICKS_MAX`] are over. Whether it is.
+    pub(super) async fn within_fault(&self, is_so: impl Fn() -> bool) -> bool {
         for _ in 0..FAULT_TICKS_MAX {
-            if self.is_holding() {
+            if is_so() {
                 return true;
             }
             sleep(TICK).await;

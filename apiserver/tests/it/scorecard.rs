@@ -11,7 +11,7 @@ use listwatch_apiserver::scorecard::{self, CannotJudge, Outcome, Report, Scoreca
 use serde_json::{Value, json};
 
 /// The bugs, the check that finds each, and what it says.
-const BUGS: [(&str, &str, &str); 28] = [
+const BUGS: [(&str, &str, &str); 29] = [
     ("panics", "converges", "panicked at"),
     ("counts-for-ever", "quiet", "writes pages.example.com/default/a for ever: .status.checks"),
     ("writes-at-each-start", "restart-is-silent", "update configmaps/default/a .data.process"),
@@ -49,6 +49,11 @@ const BUGS: [(&str, &str, &str); 28] = [
         "waits-for-deleted",
         "missed-events",
         "configmaps/default/a was deleted, and its watch got a 410: configmaps/default/a is missing",
+    ),
+    (
+        "clears-before-it-lists",
+        "half-list",
+        "while half of a list of the custom resources had come, it deleted secrets/default/a",
     ),
     ("creates-another-one", "lagging-watch", "configmaps/default/a-2 should not exist"),
     ("does-not-know-gone", "watches-come-back", "children deleted after the watches got a 410 Gone: "),

@@ -1,6 +1,6 @@
 //! Children are deleted, and each request gets a 429 with `Retry-After: 1`, for a second. The operator must wait as long.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use tokio::time::Instant;
 
@@ -24,7 +24,7 @@ pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict
     lab.server.fault(Fault::Answer { status: 429, body, retry_after_secs: Some(1) }.by(&lab.user()));
     lab.delete_children(children).await;
     let started = Instant::now();
-    lab.wait_a_second().await;
+    lab.wait(Duration::from_secs(1)).await;
     // A busy machine makes it longer.
     let limit = REQUESTS_MAX * (started.elapsed().as_secs() as usize + 1) + children.len();
     let most = refused(&lab, before).into_iter().max_by_key(|(_, count)| *count);

@@ -161,6 +161,9 @@ impl Operator {
     /// Fills the cache of a kind, and keeps it up to date. Runs until dropped.
     async fn follow(&self, kind: &'static str) {
         loop {
+            if self.has("clears-before-it-lists") {
+                self.caches.lock().unwrap().entry(kind).and_modify(Cache::clear);
+            }
             let (code, list) =
                 self.send(Method::GET, &format!("{}?resourceVersion=0", path(kind, "")), Value::Null).await;
             if code == 403 && self.has("forbidden-is-for-ever") || code == 503 && self.has("gives-up") {
@@ -238,6 +241,9 @@ impl Operator {
             return true;
         }
         let mut is_done = true;
+        if self.has("clears-before-it-lists") {
+            self.delete_orphans().await;
+        }
         for page in self.cached("pages").into_values() {
             is_done &= self.reconcile(&page).await;
             if !is_done && self.has("stops-at-an-error") {
@@ -245,6 +251,19 @@ impl Operator {
             }
         }
         is_done
+    }
+
+    /// Deletes the Secrets of Pages that are no longer in the cache.
+    async fn delete_orphans(&self) {
+        let (pages, begun) = (self.cached("pages"), self.begun.lock().unwrap().clone());
+        let is_orphan = |key: &Key, secret: &Value| {
+            let owner = secret["metadata"]["ownerReferences"][0]["uid"].as_str();
+            !pages.contains_key(key) && owner.is_some_and(|uid| begun.contains(uid))
+        };
+        let orphans = self.cached("secrets").into_iter().filter(|(key, secret)| is_orphan(key, secret));
+        for ((namespace, name), _) in orphans {
+            self.send(Method::DELETE, &format!("{}/{name}", path("secrets", &namespace)), Value::Null).await;
+        }
     }
 
     async fn reconcile(&self, page: &Value) -> bool {
@@ -376,6 +395,8 @@ impl Operator {
         let (code, answer) = self.send_new(kind, &path, child).await;
         if code == 201 {
             *self.created.lock().unwrap().entry((kind, key(page))).or_default() += 1;
+        } else {
+            self.expected.lock().unwrap().remove(&(kind, key(page)));
         }
         if answer["message"].as_str().is_some_and(|message| message.contains("is being terminated")) {
             return true;

@@ -1,0 +1,66 @@
+//! The watches get a 410, and of the list that follows, the second half comes two seconds later: of the custom resources, then of the
+//! children. Meanwhile, annotations wake the operator, and the children are deleted. It may not take what is still to come for deleted, nor lose
+//! what changes meanwhile.
+//!
+//! It would have found stackabletech/hdfs-operator#774: reconciled while a reset store was being filled, and dropped members of a RoleBinding.
+
+use std::time::Duration;
+
+use super::{
+    super::{lab::Lab, reference::Reference, report::Verdict, settings::CannotJudge},
+    by_kind, failure, no_children,
+};
+use crate::Fault;
+
+/// How much later the second half of a list comes.
+const PAUSE: Duration = Duration::from_secs(2);
+
+pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
+    let children = reference.repaired().await?;
+    if children.is_empty() {
+        return Ok(no_children());
+    }
+    let mut lab = reference.settled().await?;
+    let mut late = None;
+    let of_samples = lab.sample_watch_paths();
+    let of_children: Vec<String> = by_kind(children).into_keys().collect();
+    for (paths, what) in [(of_samples, "custom resources"), (of_children, "children")] {
+        let before = lab.server.version();
+        begin_lists(&lab, &paths).await;
+        lab.poke().await;
+        lab.poke_children(children).await;
+        lab.wait(PAUSE / 2).await;
+        lab.delete_children(children).await;
+        lab.wait(PAUSE / 2).await;
+        lab.server.end_faults();
+        let after = format!("children deleted while half of a list of the {what} had come");
+        let verdict = reference.judge(&mut lab, &after).await?;
+        if let Some(write) = lab.work_since(before).into_iter().find(|write| write.verb() == "delete") {
+            let name = format!("{}/{}", write.resource, write.object);
+            return Ok(Verdict::fail(format!(
+                "while half of a list of the {what} had come, it deleted {name}"
+            )));
+        }
+        if let Some(failure) = failure(verdict, &mut late) {
+            return Ok(failure);
+        }
+    }
+    reference.give_back(lab).await;
+    Ok(late.unwrap_or_else(|| Verdict::pass("half of a list is not taken for the whole")))
+}
+
+/// Ends the watches with these paths, and waits until the first halves of the lists have come.
+async fn begin_lists(lab: &Lab<'_>, paths: &[String]) {
+    let from = lab.server.requests().len();
+    for path in paths {
+        lab.server.fault(Fault::SlowLists(PAUSE).on("", path).by(&lab.user()));
+        lab.server.fault(Fault::ExpireWatches.on("", path));
+    }
+    lab.within_fault(|| {
+        let requests = lab.server.requests();
+        let targets = requests.iter().skip(from).map(|request| format!("{}?{}", request.path, request.query));
+        let targets: Vec<String> = targets.collect();
+        paths.iter().all(|path| targets.iter().any(|target| target.contains(path)))
+    })
+    .await;
+}
