@@ -1,11 +1,12 @@
 //! The controllers: garbage collection, namespaces, Secrets of ServiceAccounts, Deployments, ReplicaSets, StatefulSets, DaemonSets, claims and volumes, endpoints of Services,
-//! Jobs, CronJobs, PodDisruptionBudgets, ResourceQuotas, and a simulated scheduler and kubelet. They write Events about what they do.
+//! Jobs, CronJobs, PodDisruptionBudgets, ResourceQuotas, HorizontalPodAutoscalers, and a simulated scheduler and kubelet. They write Events about what they do.
 //!
 //! All controllers run in one task. It reads the journal of the storage. For each change, it queues the object, its
 //! owners, its dependents and its namespace, and reconciles each of them. Like those of Kubernetes, these controllers
 //! compare the current state with the desired state, so an extra reconcile does no harm.
 
 mod account_secret;
+mod autoscaler;
 mod daemon_set;
 mod disruption;
 mod endpoints;
@@ -24,7 +25,6 @@ pub(crate) use eviction::evict;
 pub(crate) use kubelet::HEARTBEAT;
 
 use std::{
-    borrow::Cow,
     collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque},
     hash::{DefaultHasher, Hash, Hasher},
     sync::Arc,
@@ -43,6 +43,7 @@ use crate::{
         metadata::{finalizers, is_terminating},
     },
     state::Server,
+    status::StatusError,
     storage::{Change, Place, Storage},
     tokens::SigningKey,
     verbs::{
@@ -100,6 +101,7 @@ pub(crate) async fn run(server: Arc<Server>, ca_pem: String) {
         started: HashMap::new(),
         waiting: HashMap::new(),
         triggers: HashMap::new(),
+        recommendations: HashMap::new(),
         pod_start: server.pod_start,
         heartbeat: server.heartbeat,
         ca_pem,
@@ -151,6 +153,8 @@ struct Controllers {
     waiting: HashMap<Place, BTreeSet<Place>>,
     /// The times that the endpoints of each Service have seen.
     triggers: HashMap<Place, endpoints::Triggers>,
+    /// What the metrics of each autoscaler asked for in the last minutes.
+    recommendations: HashMap<Place, Vec<autoscaler::Recommendation>>,
     pod_start: Duration,
     heartbeat: Duration,
     ca_pem: String,
@@ -227,6 +231,7 @@ impl Controllers {
         {
             self.queue.extend(quota::quotas_of(storage, &place));
         }
+        self.queue.extend(autoscaler::affected(storage, &place));
         if collection == role::ROLES {
             self.queue.extend(role::aggregating(storage));
         }
@@ -269,6 +274,7 @@ impl Controllers {
             if place.collection == "persistentvolumeclaims" {
                 volume::release(storage, place);
             }
+            self.recommendations.remove(place);
             return;
         };
         match place.collection.as_str() {
@@ -277,6 +283,7 @@ impl Controllers {
             "replicasets.apps" => rollout::replica_set(self, storage, place, &object),
             "statefulsets.apps" => stateful_set::stateful_set(self, storage, place, &object),
             "poddisruptionbudgets.policy" => disruption::budget(storage, place, &object),
+            autoscaler::AUTOSCALERS => autoscaler::autoscaler(self, storage, place, &object),
             "daemonsets.apps" => daemon_set::daemon_set(self, storage, place, &object),
             "services" => endpoints::service(self, storage, place, &object),
             "configmaps" if place.name() == ROOT_CA => {
@@ -448,21 +455,35 @@ fn make(
     }
 }
 
+/// The kind in the stored version of an object, so that nothing is converted.
+fn stored_kind(storage: &Storage, place: &Place, object: &Value) -> Option<Arc<Kind>> {
+    let stored = storage.kinds.by_kind(text(&object["apiVersion"]), text(&object["kind"])).cloned();
+    stored.or_else(|| kind_at(storage, place))
+}
+
 fn kind_at(storage: &Storage, place: &Place) -> Option<Arc<Kind>> {
     storage.kinds.of_collection(&place.collection).cloned()
 }
 
-/// Updates an object. Without a difference, nothing is written.
+/// Updates an object. Without a difference, nothing is written. A failure is retried after the next change.
 fn change(storage: &mut Storage, place: &Place, part: Part, edit: impl FnOnce(&mut Value)) {
-    let Some(object) = storage.get(place) else { return };
-    // In the stored version, nothing is converted.
-    let stored = storage.kinds.by_kind(text(&object["apiVersion"]), text(&object["kind"])).cloned();
-    let Some(kind) = stored.or_else(|| kind_at(storage, place)) else { return };
-    let Ok(mut object) = kind.view(object).map(Cow::into_owned) else { return };
-    edit(&mut object);
-    if let Err(error) = write::update(storage, &kind, place, object, part, &mut WriteOptions::default()) {
+    if let Err(error) = try_change(storage, place, part, edit) {
         tracing::debug!(%place, why = error.message(), "a controller could not update");
     }
+}
+
+fn try_change(
+    storage: &mut Storage,
+    place: &Place,
+    part: Part,
+    edit: impl FnOnce(&mut Value),
+) -> Result<(), StatusError> {
+    let Some(object) = storage.get(place) else { return Ok(()) };
+    let Some(kind) = stored_kind(storage, place, object) else { return Ok(()) };
+    let mut object = kind.view(object)?.into_owned();
+    edit(&mut object);
+    write::update(storage, &kind, place, object, part, &mut WriteOptions::default())?;
+    Ok(())
 }
 
 fn delete(storage: &mut Storage, place: &Place, deletion: &Deletion) {

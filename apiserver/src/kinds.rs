@@ -473,10 +473,11 @@ impl Kinds {
         Arc::clone(kind.expect("only called with the name of a table entry"))
     }
 
-    /// Any served version of the kind that an ownerReference names.
+    /// The kind that an ownerReference names: in this version, or else in any served one.
     pub(crate) fn by_kind(&self, api_version: &str, kind: &str) -> Option<&Arc<Kind>> {
         let group = api_version.split_once('/').map_or("", |(group, _)| group);
-        self.by_path.values().find(|one| one.group == group && one.kind == kind)
+        let all = || self.by_path.values().filter(|one| one.group == group && one.kind == kind);
+        all().find(|one| one.api_version() == api_version).or_else(|| all().next())
     }
 
     /// Any version of the kind that a collection holds.

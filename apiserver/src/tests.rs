@@ -1,5 +1,6 @@
 //! Tests of the server through its API: requests and answers over TLS.
 
+mod autoscaler;
 mod containers;
 mod faults;
 mod limits;

@@ -377,6 +377,7 @@ impl ControlPlane {
             ("secure-port", free_port().to_string()),
             ("service-account-private-key-file", "sa.key".to_owned()),
             ("root-ca-file", "certs/apiserver.crt".to_owned()),
+            ("horizontal-pod-autoscaler-sync-period", "1s".to_owned()),
             (
                 "controllers",
                 [&["garbage-collector-controller", "namespace-controller"], controllers].concat().join(","),

@@ -82,7 +82,7 @@ fn lacks(storage: &Storage, node: &Value, pod: &Value) -> Vec<Lack> {
 }
 
 /// A thousand times a quantity, so that its sums are exact.
-fn milli(value: &Value) -> i64 {
+pub(super) fn milli(value: &Value) -> i64 {
     (quantity(value).unwrap_or_default() * 1000.0).ceil() as i64
 }
 

@@ -82,6 +82,7 @@ macro_rules! stories {
 stories! {
     accounts
     applying
+    autoscaling
     budgets
     claims
     classes
@@ -373,6 +374,7 @@ impl Server {
             "deployment-controller",
             "endpoints-controller",
             "endpointslice-controller",
+            "horizontal-pod-autoscaler-controller",
         ]);
         let server = Server::new(url, &ca_pem, ADMIN_TOKEN, None);
         let class = json!({

@@ -1,0 +1,66 @@
+//! HorizontalPodAutoscalers with Pods that run: the story `autoscaling` has none.
+
+use serde_json::{Value, json};
+
+use super::Fixture;
+
+const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
+const AUTOSCALERS: &str = "/apis/autoscaling/v2/namespaces/default/horizontalpodautoscalers";
+const PODS: &str = "/api/v1/namespaces/default/pods";
+const METRICS: &str = "/apis/metrics.k8s.io/v1beta1/namespaces/default/pods";
+
+/// A Deployment of one Pod that requests 100m of CPU, and an autoscaler with a target of 50 %.
+async fn start() -> Fixture {
+    let fixture = Fixture::start().await;
+    let container = json!({"name": "c", "image": "i", "resources": {"requests": {"cpu": "100m"}}});
+    let template = json!({"metadata": {"labels": {"app": "web"}}, "spec": {"containers": [container]}});
+    let spec = json!({"selector": {"matchLabels": {"app": "web"}}, "template": template});
+    fixture.post(DEPLOYMENTS, json!({"metadata": {"name": "web"}, "spec": spec})).await;
+    let metric = json!({"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 50}});
+    let target = json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"});
+    let spec = json!({"scaleTargetRef": target, "maxReplicas": 5, "metrics": [{"type": "Resource", "resource": metric}],
+        "behavior": {"scaleDown": {"stabilizationWindowSeconds": 0}}});
+    fixture.post(AUTOSCALERS, json!({"metadata": {"name": "web"}, "spec": spec})).await;
+    fixture
+}
+
+/// Writes the usage of all Pods.
+async fn use_cpu(fixture: &Fixture, cpu: &str) {
+    let (_, pods) = fixture.get(PODS).await;
+    for pod in pods["items"].as_array().into_iter().flatten() {
+        let name = pod["metadata"]["name"].as_str().expect("a name");
+        fixture.delete(&format!("{METRICS}/{name}")).await;
+        let metrics = json!({"apiVersion": "metrics.k8s.io/v1beta1", "kind": "PodMetrics", "metadata": {"name": name},
+            "containers": [{"name": "c", "usage": {"cpu": cpu}}]});
+        let (status, body) = fixture.post(METRICS, metrics).await;
+        assert_eq!(status, 201, "{body}");
+    }
+}
+
+async fn scaled_to(fixture: &Fixture, replicas: u64) -> Value {
+    let is_there = |_: u16, one: &Value| {
+        one["status"]["currentReplicas"] == replicas && one["status"]["desiredReplicas"] == replicas
+    };
+    fixture.until(&format!("{DEPLOYMENTS}/web"), |_, one| one["status"]["readyReplicas"] == replicas).await;
+    fixture.until(&format!("{AUTOSCALERS}/web"), is_there).await
+}
+
+#[tokio::test]
+async fn an_autoscaler_follows_the_metrics_and_then_writes_nothing() {
+    let fixture = start().await;
+    fixture.until(&format!("{DEPLOYMENTS}/web"), |_, one| one["status"]["readyReplicas"] == 1).await;
+    use_cpu(&fixture, "150m").await;
+    scaled_to(&fixture, 3).await;
+    use_cpu(&fixture, "250m").await;
+    let before = scaled_to(&fixture, 5).await;
+    // A change of a Pod that has no effect: the controllers have seen it when they have counted the quota.
+    let quota = json!({"metadata": {"name": "q"}, "spec": {"hard": {"pods": 9}}});
+    fixture.post("/api/v1/namespaces/default/resourcequotas", quota).await;
+    fixture
+        .until("/api/v1/namespaces/default/resourcequotas/q", |_, q| q["status"]["used"]["pods"] == "5")
+        .await;
+    let (_, after) = fixture.get(&format!("{AUTOSCALERS}/web")).await;
+    assert_eq!(after, before);
+    use_cpu(&fixture, "10m").await;
+    scaled_to(&fixture, 1).await;
+}
