@@ -536,7 +536,8 @@ impl<'a> Lab<'a> {
 
     /// Whether somebody works: records, locks and known noise are not work.
     fn is_work(&self, write: &WriteRecord) -> bool {
-        if !snapshot::is_compared(&write.resource) {
+        let object = write.after.as_ref().or(write.before.as_ref()).map_or(&Value::Null, |object| object);
+        if !snapshot::is_compared(&write.resource, object) {
             return false;
         }
         let object = format!("{}/{}", write.resource, write.object);

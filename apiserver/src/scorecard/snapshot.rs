@@ -22,11 +22,10 @@ use crate::{
 };
 
 /// Collections that are not compared: their objects say what happened, or follow from other objects.
-const NOT_COMPARED: [&str; 6] = [
+const NOT_COMPARED: [&str; 5] = [
     "events.events.k8s.io",
     "events",
     "controllerrevisions.apps",
-    "replicasets.apps",
     "endpoints",
     "endpointslices.discovery.k8s.io",
 ];
@@ -72,9 +71,23 @@ const UID_BYTES: usize = 36;
 /// Numbers within a day of now are times.
 const DAY_SECS: u64 = 24 * 60 * 60;
 
-/// Whether the writes of a collection are those of an operator at work, and not its records or its lock.
-pub(super) fn is_compared(collection: &str) -> bool {
-    !NOT_COMPARED.contains(&collection) && collection != "leases.coordination.k8s.io"
+/// Whether the writes of an object are those of an operator at work, and not its records or its lock, nor those of the controller of
+/// Deployments.
+pub(super) fn is_compared(collection: &str, object: &Value) -> bool {
+    let is_of_deployment = || {
+        let mut owners = object["metadata"]["ownerReferences"].as_array().into_iter().flatten();
+        owners.any(|owner| owner["kind"] == "Deployment")
+    };
+    match collection {
+        "replicasets.apps" => !is_of_deployment(),
+        "leases.coordination.k8s.io" => false,
+        _ => !NOT_COMPARED.contains(&collection),
+    }
+}
+
+/// A ReplicaSet of an earlier spec, which stays for a rollback.
+fn is_history(collection: &str, object: &Value) -> bool {
+    collection == "replicasets.apps" && object["spec"]["replicas"] == 0
 }
 
 /// `statefulsets.apps/default/web`, with `*` for what is random.
@@ -155,11 +168,11 @@ impl Snapshot {
         let names = names_by_uid(storage);
         let mut objects: BTreeMap<String, Vec<Value>> = BTreeMap::new();
         for (collection, Collection { objects: stored, .. }) in storage.collections() {
-            if !is_compared(collection) {
-                continue;
-            }
             for (key, object) in stored {
-                if object["metadata"]["uid"].as_str().is_some_and(|uid| before.contains(uid)) {
+                if !is_compared(collection, object)
+                    || is_history(collection, object)
+                    || object["metadata"]["uid"].as_str().is_some_and(|uid| before.contains(uid))
+                {
                     continue;
                 }
                 let kind =
@@ -451,6 +464,16 @@ mod tests {
             "status": {"at": "2026-01-02T00:00:00Z", "conditions": [
                 {"type": "Ready", "status": "True", "reason": "Ok", "message": "after 3 s"}]}});
         assert_eq!(one(&before).differences(&one(&after), &Mask::default()), []);
+    }
+
+    /// An operator whose children are ReplicaSets seemed to have none.
+    #[test]
+    fn only_the_replicasets_of_deployments_are_not_compared() {
+        let owned = |kind: &str| json!({"metadata": {"ownerReferences": [{"kind": kind}]}});
+        assert!(is_compared("replicasets.apps", &owned("Rollout")));
+        assert!(!is_compared("replicasets.apps", &owned("Deployment")));
+        assert!(!is_compared("events", &json!({})));
+        assert!(is_history("replicasets.apps", &json!({"spec": {"replicas": 0}})));
     }
 
     /// With kopf, everything that needed a poke had another state than without.
