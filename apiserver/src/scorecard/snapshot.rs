@@ -302,9 +302,8 @@ pub(super) fn normalised(object: &Value, names: &HashMap<String, String>, with_s
             SERVER_FIELDS.iter().for_each(|field| drop(metadata.remove(*field)));
             if let Some(Value::Object(annotations)) = metadata.get_mut("annotations") {
                 annotations.retain(|key, _| {
-                    key != POKE
-                        && key != "deployment.kubernetes.io/revision"
-                        && !key.starts_with("kubectl.kubernetes.io/")
+                    // `/revision` and `/revision-history` count the changes of a template, as of Deployments and Argo's Rollouts.
+                    key != POKE && !key.contains("/revision") && !key.starts_with("kubectl.kubernetes.io/")
                 });
                 annotations.values_mut().for_each(parse);
                 if annotations.is_empty() {
@@ -454,12 +453,14 @@ mod tests {
     #[test]
     fn what_differs_between_runs_of_a_correct_operator_is_not_compared() {
         let before = json!({
-            "metadata": {"name": "a", "uid": "1", "resourceVersion": "7", "annotations": {POKE: "1"}},
+            "metadata": {"name": "a", "uid": "1", "resourceVersion": "7", "annotations": {
+                POKE: "1", "rollout.argoproj.io/revision": "1"}},
             "spec": {"ports": [{"name": "x", "port": 1}, {"name": "y", "port": 2}]},
             "status": {"at": "2026-01-01T00:00:00Z", "conditions": [
                 {"type": "Ready", "status": "True", "reason": "Ok", "message": "after 2 s"}]}});
         let after = json!({
-            "metadata": {"name": "a", "uid": "2", "resourceVersion": "9"},
+            "metadata": {"name": "a", "uid": "2", "resourceVersion": "9", "annotations": {
+                "rollout.argoproj.io/revision": "3", "rollout.argoproj.io/revision-history": "1,2"}},
             "spec": {"ports": [{"name": "y", "port": 2}, {"name": "x", "port": 1}]},
             "status": {"at": "2026-01-02T00:00:00Z", "conditions": [
                 {"type": "Ready", "status": "True", "reason": "Ok", "message": "after 3 s"}]}});
