@@ -103,10 +103,14 @@ pub(super) fn name_of(collection: &str, key: &str, object: &Value) -> String {
     if let Some(hash) = metadata["labels"]["pod-template-hash"].as_str() {
         key = key.replace(hash, "*");
     }
+    let claim = &object["spec"]["claimRef"];
+    if let (Some(uid), Some(name)) = (claim["uid"].as_str(), claim["name"].as_str()) {
+        // The name of a volume has the uid of its claim.
+        key = key.replace(uid, name);
+    }
     format!("{collection}/{}", without_uids(&key))
 }
 
-/// The name of a volume has the uid of its claim.
 fn without_uids(text: &str) -> Cow<'_, str> {
     static UID: LazyLock<Option<Regex>> =
         LazyLock::new(|| Regex::new("[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}").ok());
@@ -523,10 +527,14 @@ mod tests {
         let pod = json!({"metadata": {"name": "web-6f7c9-x2v4z", "generateName": "web-6f7c9-",
             "labels": {"pod-template-hash": "6f7c9"}}});
         assert_eq!(name_of("pods", "default/web-6f7c9-x2v4z", &pod), "pods/default/web-*-*");
-        let volume = json!({"metadata": {"name": "pvc-13b49a39-4a9f-4529-92e3-af5e345fd92f"}});
+        let uid = "13b49a39-4a9f-4529-92e3-af5e345fd92f";
+        let mut volume = json!({"metadata": {"name": format!("pvc-{uid}")}});
+        assert_eq!(name_of("persistentvolumes", &format!("pvc-{uid}"), &volume), "persistentvolumes/pvc-*");
+        // One more volume moves no other one.
+        volume["spec"]["claimRef"] = json!({"uid": uid, "name": "data-db-0"});
         assert_eq!(
-            name_of("persistentvolumes", "pvc-13b49a39-4a9f-4529-92e3-af5e345fd92f", &volume),
-            "persistentvolumes/pvc-*"
+            name_of("persistentvolumes", &format!("pvc-{uid}"), &volume),
+            "persistentvolumes/pvc-data-db-0"
         );
         // Lists become maps by name, so a name may be a key.
         let mut pod = pod;

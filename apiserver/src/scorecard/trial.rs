@@ -15,7 +15,7 @@ use super::{
 };
 
 /// What grows and does not shrink, or is done.
-const ONE_WAY: [&str; 2] = ["persistentvolumeclaims", "jobs.batch"];
+const ONE_WAY: [&str; 3] = ["persistentvolumeclaims", "persistentvolumes", "jobs.batch"];
 
 /// A change of a sample.
 pub(super) struct Trial<'a> {
