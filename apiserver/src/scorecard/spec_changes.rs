@@ -58,7 +58,7 @@ impl SpecChange {
 
     /// A merge patch that takes the change back.
     pub(super) fn patch_back(&self) -> Value {
-        self.patch_to(&self.from)
+        self.patch_to(&taken_back(&self.to, &self.from))
     }
 
     fn patch_to(&self, value: &Value) -> Value {
@@ -76,6 +76,16 @@ impl SpecChange {
         json_patch::merge(&mut changed, &self.patch());
         changed
     }
+}
+
+/// A merge patch that gets from a merged value back to the one before: what was added becomes null.
+fn taken_back(merged: &Value, before: &Value) -> Value {
+    let (Value::Object(merged), Value::Object(fields)) = (merged, before) else { return before.clone() };
+    let mut patch = fields.clone();
+    for (key, value) in merged {
+        patch.insert(key.clone(), taken_back(value, &before[key]));
+    }
+    patch.into()
 }
 
 /// All changes of a stored object, which has its defaults. Those that find most come first.
@@ -426,6 +436,28 @@ mod tests {
         let change = all.iter().find(|change| change.intent == Intent::Change).expect("b is 1 more");
         assert_eq!(change.patch(), json!({"spec": {"a": {"b": 2}}}));
         assert_eq!(change.applied(&object), json!({"kind": "Page", "spec": {"a": {"b": 2}, "c": 2}}));
+    }
+
+    /// A merge patch with the old map left the new key in it.
+    #[test]
+    fn a_change_is_taken_back_with_what_it_added_to_a_map() {
+        for (from, to) in [
+            (json!({"app": "web"}), json!({"app": "web", "scorecard": "1"})),
+            (
+                json!({"requests": {"memory": "1Gi"}}),
+                json!({"requests": {"cpu": "1k"}, "limits": {"cpu": "1k"}}),
+            ),
+            (json!(null), json!({"scorecard": "1"})),
+            (json!([1]), json!([1, 2])),
+        ] {
+            let object = if from.is_null() { json!({"spec": {}}) } else { json!({"spec": {"field": from}}) };
+            let path = ".spec.field".to_owned();
+            let change = SpecChange { path, from, to, intent: Intent::Change, rank: (0, 0) };
+            let mut changed = change.applied(&object);
+            assert_ne!(changed, object);
+            json_patch::merge(&mut changed, &change.patch_back());
+            assert_eq!(changed, object);
+        }
     }
 
     #[test]
