@@ -195,6 +195,19 @@ async fn an_operator_that_backs_off_from_repeated_deletions_passes() {
     assert_eq!(found(&report), Vec::<String>::new());
 }
 
+/// The change back was refused, and the state before was expected nevertheless.
+#[tokio::test]
+async fn a_field_that_only_grows_is_not_expected_to_shrink() {
+    let mut scorecard = settings(command(""));
+    let schema = &mut scorecard.crds[0]["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+    schema["properties"]["spec"]["properties"]["text"]["x-kubernetes-validations"] =
+        json!([{"rule": "size(self) >= size(oldSelf)"}]);
+    scorecard.only = vec!["applies-spec-changes:.spec.text#1".to_owned()];
+    scorecard.patience = Duration::from_secs(2);
+    let report = scorecard::run(&scorecard, |_| {}).await.unwrap();
+    assert_eq!(found(&report), Vec::<String>::new());
+}
+
 /// A broken operator never repairs its fault, so a short patience changes no result.
 fn impatient(bug: &str) -> Scorecard {
     let rbac = vec![role(if bug == "forgot-a-rule" { "services" } else { "" })];

@@ -115,7 +115,7 @@ async fn judge(
             }
         }
     }
-    trial.revert(lab).await;
+    trial.revert(lab).await?;
     let back = lab.judge(&reference.state, mask, &format!("{} and back", trial.what())).await?;
     Ok(warning.filter(|_| back.result == Outcome::Pass).unwrap_or(back))
 }
