@@ -14,6 +14,7 @@ mod conflicts;
 mod crash_between_writes;
 mod deletes_cleanly;
 mod half_list;
+mod honest_status;
 mod lagging_watch;
 mod lost_answers;
 mod missed_events;
@@ -46,7 +47,7 @@ type Run = for<'r, 'a> fn(&'r Reference<'a>) -> LocalBoxFuture<'r, Result<Verdic
 
 /// The checks in the order in which they run: cheap ones first.
 #[rustfmt::skip]
-pub(super) const CHECKS: [Check; 27] = [
+pub(super) const CHECKS: [Check; 28] = [
     ("converges", Extent::Quick, |reference| converges::check(reference).boxed_local()),
     ("quiet", Extent::Quick, |reference| quiet::check(reference).boxed_local()),
     ("restart-is-silent", Extent::Quick, |reference| restart_is_silent::check(reference).boxed_local()),
@@ -55,6 +56,7 @@ pub(super) const CHECKS: [Check; 27] = [
     (crash_between_writes::NAME, Extent::Quick, |reference| crash_between_writes::check(reference).boxed_local()),
     (applies_spec_changes::NAME, Extent::Checks, |reference| applies_spec_changes::check(reference).boxed_local()),
     (comes_back::NAME, Extent::Checks, |reference| comes_back::check(reference).boxed_local()),
+    ("honest-status", Extent::Checks, |reference| honest_status::check(reference).boxed_local()),
     ("accepts-valid-objects", Extent::Checks, |reference| accepts_valid_objects::check(reference).boxed_local()),
     ("lost-answers", Extent::Checks, |reference| lost_answers::check(reference).boxed_local()),
     ("recreated", Extent::Checks, |reference| recreated::check(reference).boxed_local()),
