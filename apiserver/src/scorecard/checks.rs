@@ -23,8 +23,10 @@ mod quiet;
 mod recreated;
 mod repairs_drift;
 mod restart_is_silent;
+mod restored_backup;
 pub(super) mod shipped_role;
 mod slow_answers;
+mod stalled_watch;
 mod time_travel;
 mod throttled;
 mod watches_come_back;
@@ -47,7 +49,7 @@ type Run = for<'r, 'a> fn(&'r Reference<'a>) -> LocalBoxFuture<'r, Result<Verdic
 
 /// The checks in the order in which they run: cheap ones first.
 #[rustfmt::skip]
-pub(super) const CHECKS: [Check; 28] = [
+pub(super) const CHECKS: [Check; 30] = [
     ("converges", Extent::Quick, |reference| converges::check(reference).boxed_local()),
     ("quiet", Extent::Quick, |reference| quiet::check(reference).boxed_local()),
     ("restart-is-silent", Extent::Quick, |reference| restart_is_silent::check(reference).boxed_local()),
@@ -76,6 +78,8 @@ pub(super) const CHECKS: [Check; 28] = [
     ("two-namespaces", Extent::Checks, |reference| two_namespaces::check(reference).boxed_local()),
     ("shipped-role", Extent::Checks, |reference| shipped_role::check(reference).boxed_local()),
     ("time-travel", Extent::Checks, |reference| time_travel::check(reference).boxed_local()),
+    ("restored-backup", Extent::Faults, |reference| restored_backup::check(reference).boxed_local()),
+    ("stalled-watch", Extent::Faults, |reference| stalled_watch::check(reference).boxed_local()),
 ];
 
 /// Children by what the watches of their kind have in their targets.

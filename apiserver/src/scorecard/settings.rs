@@ -9,7 +9,7 @@ use serde_json::Value;
 pub enum Extent {
     /// Those that find most: `converges`, `quiet`, `restart-is-silent`, `repairs-drift`, `deletes-cleanly`, `crash-between-writes`.
     Quick,
-    /// All checks.
+    /// All checks but `restored-backup` and `stalled-watch`, which wait for long.
     Checks,
     /// All checks, with all their faults: a crash after each of the writes.
     Faults,

@@ -65,7 +65,7 @@ struct ScorecardFlags {
     /// Run only the checks that find most
     #[arg(long, conflicts_with_all = ["all", "only"])]
     quick: bool,
-    /// Run the checks with all their faults: a crash after each of the writes
+    /// Run all checks, with all their faults: a crash after each of the writes, a restored backup, silent watches
     #[arg(long, conflicts_with = "only")]
     all: bool,
     /// How many checks run at a time; only one if the operator cannot run twice, as with a fixed port
