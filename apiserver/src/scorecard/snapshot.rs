@@ -302,6 +302,8 @@ pub(super) fn normalised(object: &Value, names: &HashMap<String, String>, with_s
         if !with_status {
             object.remove("status");
         }
+        // Go writes `{}` for an empty struct, or nothing in a patch.
+        object.get_mut("status").into_iter().for_each(prune);
         if let Some(Value::Object(metadata)) = object.get_mut("metadata") {
             SERVER_FIELDS.iter().for_each(|field| drop(metadata.remove(*field)));
             if let Some(Value::Object(annotations)) = metadata.get_mut("annotations") {
@@ -332,15 +334,16 @@ pub(super) fn normalised(object: &Value, names: &HashMap<String, String>, with_s
 fn parse(annotation: &mut Value) {
     let text = annotation.as_str().filter(|text| text.starts_with('{'));
     if let Some(mut copy) = text.and_then(|text| serde_json::from_str(text).ok()) {
-        without_poke(&mut copy);
+        prune(&mut copy);
         *annotation = copy;
     }
 }
 
-fn without_poke(value: &mut Value) {
+/// Removes [`POKE`], and objects without fields, which mean the same as absent ones.
+fn prune(value: &mut Value) {
     let Value::Object(map) = value else { return };
     map.remove(POKE);
-    map.values_mut().for_each(without_poke);
+    map.values_mut().for_each(prune);
     map.retain(|_, value| value.as_object().is_none_or(|map| !map.is_empty()));
 }
 
@@ -460,7 +463,7 @@ mod tests {
             "metadata": {"name": "a", "uid": "1", "resourceVersion": "7", "annotations": {
                 POKE: "1", "rollout.argoproj.io/revision": "1"}},
             "spec": {"ports": [{"name": "x", "port": 1}, {"name": "y", "port": 2}]},
-            "status": {"at": "2026-01-01T00:00:00Z", "conditions": [
+            "status": {"at": "2026-01-01T00:00:00Z", "canary": {"weights": {}}, "conditions": [
                 {"type": "Ready", "status": "True", "reason": "Ok", "message": "after 2 s"}]}});
         let after = json!({
             "metadata": {"name": "a", "uid": "2", "resourceVersion": "9", "annotations": {
