@@ -8,7 +8,7 @@ use super::{
     lab::{ChildKey, Lab},
     report::{Outcome, Verdict},
     settings::{CannotJudge, Scorecard},
-    snapshot::{Mask, Snapshot, name_of},
+    snapshot::{Mask, Mismatch, Snapshot, name_of},
 };
 use crate::{
     Fault, Rule,
@@ -79,6 +79,8 @@ pub(super) struct Reference<'a> {
 
 struct Run {
     state: Snapshot,
+    /// What follows from a poke: a hash of the custom resource with its annotations, for example.
+    of_poke: Vec<Mismatch>,
     counts: BTreeMap<String, [usize; 2]>,
     triggers: Vec<Trigger>,
     problems: Vec<String>,
@@ -98,6 +100,9 @@ impl<'a> Reference<'a> {
         let (mut mask, mut problems) = (Mask::default(), second.problems);
         problems.extend(first.problems);
         mask.fields.extend(first.loops.iter().chain(&second.loops).cloned());
+        let of_poke = first.of_poke.into_iter().chain(second.of_poke);
+        let fields = of_poke.map(|difference| (difference.object, difference.path));
+        mask.fields.extend(fields.filter(|(_, path)| !path.is_empty()));
         for difference in first.state.differences(&second.state, &mask) {
             let collection = difference.object.split('/').next().unwrap_or_default().to_owned();
             if difference.path.is_empty() {
@@ -303,8 +308,9 @@ async fn run(scorecard: &Scorecard) -> Result<Run, CannotJudge> {
     }
     let mut problems = lab.dead_owners();
     problems.extend(lab.incidents());
-    let run = Run {
+    let mut run = Run {
         state: lab.snapshot(),
+        of_poke: Vec::new(),
         counts: lab.counts(),
         triggers: triggers(&lab.server.requests(), &writes),
         problems,
@@ -313,6 +319,9 @@ async fn run(scorecard: &Scorecard) -> Result<Run, CannotJudge> {
         writes: writes.iter().map(|write| format!("{} {}", write.verb(), write.resource)).collect(),
         pause: first.max(longest),
     };
+    lab.poke().await;
+    lab.settle().await?;
+    run.of_poke = run.state.differences(&lab.snapshot(), &Mask::default());
     lab.end().await;
     Ok(run)
 }

@@ -219,6 +219,16 @@ async fn an_operator_that_backs_off_from_repeated_deletions_passes() {
     assert_eq!(found(&report), Vec::<String>::new());
 }
 
+/// The annotation that wakes an operator changes what it makes of all annotations, such as a hash. That is no bug.
+#[tokio::test]
+async fn what_follows_from_an_annotation_is_not_compared() {
+    let mut scorecard = settings(command("copies-annotations"));
+    scorecard.only = vec!["lagging-watch".to_owned()];
+    scorecard.patience = Duration::from_secs(2);
+    let report = scorecard::run(&scorecard, |_| {}).await.unwrap();
+    assert_eq!(found(&report), Vec::<String>::new());
+}
+
 /// The change back was refused, and the state before was expected nevertheless.
 #[tokio::test]
 async fn a_field_that_only_grows_is_not_expected_to_shrink() {

@@ -477,6 +477,9 @@ impl Operator {
             text = self.first_texts.lock().unwrap().entry(uid.to_string()).or_insert(text).clone();
         }
         let mut data = json!({"text": text, "image": image});
+        if self.has("copies-annotations") {
+            data["annotations"] = page["metadata"]["annotations"].to_string().into();
+        }
         if self.has("writes-at-each-start") {
             data["process"] = json!(std::process::id().to_string());
         }
