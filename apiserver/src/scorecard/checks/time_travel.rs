@@ -12,7 +12,7 @@ use super::{
     },
     failure,
 };
-use crate::Fault;
+use crate::{Fault, WriteRecord};
 
 pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
     let mut lab = reference.settled().await?;
@@ -72,7 +72,9 @@ async fn restart_at(
     lab.server.end_faults();
     let after = format!("started with the state {when}");
     let verdict = reference.judge(lab, &after).await?;
-    let deletion = lab.work_since(before).into_iter().find(|write| write.verb() == "delete");
+    // The delete of a claim or a Pod only begins its deletion.
+    let deletes = |write: &WriteRecord| write.verb() == "delete" || write.method == "DELETE";
+    let deletion = lab.work_since(before).into_iter().find(deletes);
     Ok(match deletion {
         Some(write) => Verdict::fail(format!(
             "{after}: it deleted {}/{} of the new object",
