@@ -3,6 +3,7 @@
 //! The operators are this test program, started again as a process. The variable `BUG` names the bug.
 
 mod operator;
+mod sieve;
 
 use std::{env, fs, time::Duration};
 
@@ -150,16 +151,12 @@ fn page() -> Value {
 }
 
 fn command(bug: &str) -> Vec<String> {
+    command_of("scorecard::operator_process", bug)
+}
+
+fn command_of(process: &str, bug: &str) -> Vec<String> {
     let program = env::current_exe().unwrap().to_string_lossy().into_owned();
-    let words = [
-        "env",
-        &format!("BUG={bug}"),
-        &program,
-        "--exact",
-        "scorecard::operator_process",
-        "--ignored",
-        "--nocapture",
-    ];
+    let words = ["env", &format!("BUG={bug}"), &program, "--exact", process, "--ignored", "--nocapture"];
     words.map(str::to_owned).into()
 }
 

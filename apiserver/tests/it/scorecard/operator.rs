@@ -94,7 +94,7 @@ pub async fn run(bug: String) {
 }
 
 /// `/api/v1/namespaces/default/secrets`; of all namespaces without one.
-fn path(kind: &str, namespace: &str) -> String {
+pub fn path(kind: &str, namespace: &str) -> String {
     let group = if kind == "pages" { "/apis/example.com/v1" } else { "/api/v1" };
     if namespace.is_empty() {
         format!("{group}/{kind}")
@@ -103,13 +103,13 @@ fn path(kind: &str, namespace: &str) -> String {
     }
 }
 
-fn key(object: &Value) -> Key {
+pub fn key(object: &Value) -> Key {
     let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
     (text("namespace"), text("name"))
 }
 
 impl Operator {
-    fn new(bug: String) -> Operator {
+    pub fn new(bug: String) -> Operator {
         let config = fs::read_to_string(env::var("KUBECONFIG").unwrap()).unwrap();
         let after = |key: &str| {
             let rest = config.split_once(key).unwrap().1;
@@ -137,7 +137,7 @@ impl Operator {
     }
 
     /// `None`: no answer.
-    async fn request(&self, method: Method, path: &str, body: &Value) -> Option<Response> {
+    pub async fn request(&self, method: Method, path: &str, body: &Value) -> Option<Response> {
         let mut request =
             self.http.request(method.clone(), format!("{}{path}", self.url)).bearer_auth(&self.token);
         let content_type = match method {
@@ -157,7 +157,7 @@ impl Operator {
         Some(answer)
     }
 
-    async fn send(&self, method: Method, path: &str, body: Value) -> (u16, Value) {
+    pub async fn send(&self, method: Method, path: &str, body: Value) -> (u16, Value) {
         let Some(answer) = self.request(method, path, &body).await else { return (0, Value::Null) };
         let status = answer.status().as_u16();
         let text = answer.text().await.unwrap_or_default();
