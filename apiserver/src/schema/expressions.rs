@@ -10,8 +10,8 @@
 
 use std::{
     borrow::Cow,
-    collections::{BTreeMap, HashMap},
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError},
     time::Duration,
 };
 
@@ -37,11 +37,33 @@ pub(crate) const ALWAYS: [&str; 4] = ["object", "oldObject", "request", "namespa
 const NAMESPACES: [&str; 9] =
     ["base64", "format", "ip", "jsonpatch", "math", "optional", "regex", "sets", "strings"];
 
+/// Compiled expressions, by their text: a policy evaluates the same ones for each write.
+static COMPILED: LazyLock<Mutex<HashMap<String, Arc<Program>>>> = LazyLock::new(Mutex::default);
+
+/// Most of them. Above that, all are compiled again.
+const COMPILED_MAX: usize = 2000;
+
+fn compiled(expression: &str) -> Result<Arc<Program>, String> {
+    let known = || COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(program) = known().get(expression) {
+        return Ok(Arc::clone(program));
+    }
+    let program = Arc::new(program(expression)?);
+    let mut known = known();
+    if known.len() >= COMPILED_MAX {
+        known.clear();
+    }
+    known.insert(expression.to_owned(), Arc::clone(&program));
+    Ok(program)
+}
+
 /// The variables of the expressions of one policy or webhook, for one write.
 pub(crate) struct Activation<'v> {
     values: Vec<(&'static str, Converted<'v>)>,
-    /// By their names: `variables.limit`. Each is evaluated when it is first used.
-    composed: HashMap<&'v str, Composed<'v>>,
+    /// The variables of a policy: `variables.limit`. Each is evaluated once.
+    composed: Vec<Composed<'v>>,
+    /// Their places, by their names.
+    places: HashMap<&'v str, usize>,
 }
 
 /// A value that is converted to CEL when it is first used.
@@ -51,6 +73,7 @@ struct Converted<'v> {
 }
 
 struct Composed<'v> {
+    name: &'v str,
     expression: &'v str,
     result: OnceLock<Result<Box<dyn Val>, String>>,
 }
@@ -59,13 +82,14 @@ impl<'v> Activation<'v> {
     /// An activation of these values, and of the `variables` of a policy.
     pub(crate) fn new(values: &[(&'static str, &'v Value)], variables: &'v Value) -> Activation<'v> {
         let values = values.iter().map(|(name, value)| (*name, Converted { value, in_cel: OnceLock::new() }));
-        let mut composed = HashMap::new();
+        let (mut composed, mut places) = (Vec::new(), HashMap::new());
         for variable in variables.as_array().into_iter().flatten() {
             let [name, expression] =
                 ["name", "expression"].map(|field| variable[field].as_str().unwrap_or_default());
-            composed.insert(name, Composed { expression, result: OnceLock::new() });
+            places.insert(name, composed.len());
+            composed.push(Composed { name, expression, result: OnceLock::new() });
         }
-        Activation { values: values.collect(), composed }
+        Activation { values: values.collect(), composed, places }
     }
 
     /// The result of an expression, in JSON.
@@ -80,7 +104,7 @@ impl<'v> Activation<'v> {
     pub(crate) fn construct(&self, expression: &str) -> Result<Value, String> {
         on_large_stack(|| {
             let mut env = new_env();
-            declare_types(program(expression)?.expression(), &mut env);
+            declare_types(compiled(expression)?.expression(), &mut env);
             env.add_overload("jsonpatch.escapeKey", "jsonpatch_escape_key", vec![STRING_TYPE], |args| {
                 let key = args[0].downcast_ref::<CelString<'_>>().map_or("", |key| key.inner());
                 Ok(CowVal::owned(CelString::from(key.replace('~', "~0").replace('/', "~1"))))
@@ -93,8 +117,41 @@ impl<'v> Activation<'v> {
 
     fn run(&self, expression: &str, env: &Arc<Env>) -> Result<cel::Value, String> {
         let (deadline, failure) = (cpu_time() + TIME_MAX, Mutex::new(String::new()));
-        let result = Evaluation { activation: self, deadline, failure }.execute(expression, env);
-        result.map_err(|why| format!("expression '{expression}' resulted in error: {why}"))
+        let evaluation = Evaluation { activation: self, deadline, failure };
+        for place in self.used(expression) {
+            evaluation.composed(&self.composed[place]);
+        }
+        evaluation
+            .execute(expression, env)
+            .map_err(|why| format!("expression '{expression}' resulted in error: {why}"))
+    }
+
+    /// The places of the variables that an expression uses, and those that they use. A variable can use only those before it: evaluated in
+    /// this order, none is evaluated inside of another one, and a long chain of them needs no deep stack.
+    fn used(&self, expression: &str) -> BTreeSet<usize> {
+        let (mut used, mut left) = (BTreeSet::new(), vec![expression]);
+        while let Some(expression) = left.pop() {
+            let Ok(program) = compiled(expression) else { continue };
+            let mut parts_left = vec![program.expression()];
+            while let Some(at) = parts_left.pop() {
+                let place = variable(at).and_then(|name| self.places.get(name));
+                if let Some(place) = place.filter(|place| used.insert(**place)) {
+                    left.push(self.composed[*place].expression);
+                }
+                parts_left.extend(parts(at));
+            }
+        }
+        used
+    }
+}
+
+/// The name in `variables.name`.
+fn variable(at: &IdedExpr) -> Option<&str> {
+    match &at.expr {
+        Expr::Select(select) if matches!(&select.operand.expr, Expr::Ident(name) if name == "variables") => {
+            Some(&select.field)
+        }
+        _ => None,
     }
 }
 
@@ -108,7 +165,7 @@ struct Evaluation<'s, 'v> {
 
 impl Evaluation<'_, '_> {
     fn execute(&self, expression: &str, env: &Arc<Env>) -> Result<cel::Value, String> {
-        let program = program(expression)?;
+        let program = compiled(expression)?;
         let mut context = Context::with_env(Arc::clone(env));
         context.set_variable_resolver(self);
         program.execute(&context).map_err(|error| match error {
@@ -122,8 +179,8 @@ impl Evaluation<'_, '_> {
         })
     }
 
-    fn composed<'b>(&'b self, name: &str) -> Option<&'b dyn Val> {
-        let composed = self.activation.composed.get(name)?;
+    fn composed<'b>(&self, composed: &'b Composed<'_>) -> Option<&'b dyn Val> {
+        let name = composed.name;
         let result = composed.result.get_or_init(|| {
             let value = self.execute(composed.expression, &ENV)?;
             Box::<dyn Val>::try_from(value).map_err(|error| short(&error))
@@ -145,7 +202,8 @@ impl VariableResolver for Evaluation<'_, '_> {
             return None;
         }
         if let Some(name) = variable.strip_prefix("variables.") {
-            return self.composed(name).map(CowVal::Borrowed);
+            let place = self.activation.places.get(name)?;
+            return self.composed(&self.activation.composed[*place]).map(CowVal::Borrowed);
         }
         let (_, value) = self.activation.values.iter().find(|(name, _)| *name == variable)?;
         Some(CowVal::Borrowed(&**value.in_cel.get_or_init(|| in_cel(value.value, &Value::Null))))
@@ -247,7 +305,7 @@ pub(crate) enum Wanted {
 /// Checks that an expression can be compiled.
 pub(crate) fn check(expression: &str, names: Names<'_>, wanted: Wanted) -> Result<(), String> {
     on_large_stack(|| {
-        let program = program(expression).map_err(|why| format!("compilation failed: {why}"))?;
+        let program = compiled(expression).map_err(|why| format!("compilation failed: {why}"))?;
         let mut unknown = Vec::new();
         find_unknown(program.expression(), names, &mut Vec::new(), &mut unknown);
         if !unknown.is_empty() {
@@ -402,4 +460,27 @@ fn output_type(at: &Expr) -> Option<Cow<'_, str>> {
         Expr::Comprehension(_) | Expr::Unspecified => None,
     };
     known.map(Cow::Borrowed)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// Once, the evaluation of each variable was nested in that of the next one, and overflowed the stack.
+    #[test]
+    fn a_long_chain_of_variables_does_not_overflow_the_stack() {
+        let chain = |first: &str, next: &dyn Fn(&str) -> String| {
+            let mut all = vec![json!({"name": "v0", "expression": first})];
+            for index in 1..1000 {
+                let expression = next(&format!("variables.v{}", index - 1));
+                all.push(json!({"name": format!("v{index}"), "expression": expression}));
+            }
+            Activation::new(&[], &all.into()).evaluate("variables.v999")
+        };
+        assert_eq!(chain("0", &|before| format!("{before} + 1")), Ok(json!(999)));
+        assert_eq!(chain("0", &|before| format!("[[[{before}]]][0][0][0]")), Ok(json!(0)));
+        assert!(chain("0", &|before| format!("[{before}]")).is_ok());
+    }
 }
