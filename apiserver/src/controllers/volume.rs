@@ -61,6 +61,7 @@ pub(crate) fn claim(storage: &mut Storage, place: &Place, claim: &Value) {
         return;
     }
     let Some(volume) = claim["spec"]["volumeName"].as_str() else {
+        release(storage, place);
         if let Some(volume) = fitting(storage, claim).or_else(|| provision(storage, place, claim)) {
             change(storage, place, Part::Main, |claim| {
                 for step in ["bind-completed", "bound-by-controller"] {
@@ -187,14 +188,18 @@ pub(crate) fn volume(storage: &mut Storage, place: &Place, volume: &Value) {
     }
 }
 
-/// Releases the volume of a claim that is gone: deletes it, if the policy is so.
+/// Releases the volume of a claim that is gone, also if there is a new one of its name: deletes it, if the policy is so.
 pub(crate) fn release(storage: &mut Storage, claim: &Place) {
+    let current = storage.get(claim).map(|claim| claim["metadata"]["uid"].clone()).unwrap_or_default();
     let key = |volume: &Value| {
         let reference = &volume["spec"]["claimRef"];
         format!("{}/{}", text(&reference["namespace"]), text(&reference["name"]))
     };
     let volumes = storage.collection(VOLUMES).into_iter().flat_map(|volumes| volumes.objects.values());
-    let of_claim = |volume: &&Arc<Value>| key(volume) == claim.key && volume["status"]["phase"] == "Bound";
+    let of_claim = |volume: &&Arc<Value>| {
+        let is_other = volume["spec"]["claimRef"]["uid"] != current;
+        key(volume) == claim.key && volume["status"]["phase"] == "Bound" && is_other
+    };
     let volumes: Vec<Arc<Value>> = volumes.filter(of_claim).cloned().collect();
     for volume in volumes {
         let place = Place::new(VOLUMES, None, name(&volume));

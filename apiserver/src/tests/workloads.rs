@@ -4,6 +4,13 @@ use serde_json::{Value, json};
 use tokio::time::{Duration, sleep};
 
 use super::Fixture;
+use crate::{
+    storage::Place,
+    verbs::{
+        delete::{Deletion, delete},
+        write::{self, WriteOptions},
+    },
+};
 
 const SETS: &str = "/apis/apps/v1/namespaces/default/statefulsets";
 const PODS: &str = "/api/v1/namespaces/default/pods";
@@ -50,6 +57,30 @@ async fn a_claim_is_bound_grows_and_outlives_its_stateful_set() {
     fixture.until(&claim, |status, _| status == 404).await;
     let (_, kept) = fixture.get(CLAIMS).await;
     assert_eq!(kept["items"].as_array().map(Vec::len), Some(2));
+}
+
+/// Before the controllers saw that the first claim was gone. Its volume stayed, bound to nothing.
+#[tokio::test]
+async fn the_volume_of_a_claim_that_was_created_again_is_deleted() {
+    let fixture = Fixture::start().await;
+    let claim = json!({"metadata": {"name": "data"}, "spec": {"accessModes": ["ReadWriteOnce"],
+        "resources": {"requests": {"storage": "1Gi"}}}});
+    fixture.post(CLAIMS, claim.clone()).await;
+    let path = format!("{CLAIMS}/data");
+    let is_bound = |_: u16, claim: &Value| claim["status"]["phase"] == "Bound";
+    let first = fixture.until(&path, is_bound).await;
+    fixture.merge(&path, json!({"metadata": {"finalizers": null}})).await;
+    {
+        let mut storage = fixture.server.server.storage();
+        let kind = storage.kinds.built_in("", "persistentvolumeclaims");
+        let place = Place::new("persistentvolumeclaims", Some("default"), "data");
+        delete(&mut storage, &kind, &place, &Deletion::default()).expect("deleted");
+        write::create(&mut storage, &kind, Some("default"), claim, &mut WriteOptions::default())
+            .expect("created");
+    }
+    fixture.until(&path, is_bound).await;
+    let volume = first["spec"]["volumeName"].as_str().expect("a volume");
+    fixture.until(&format!("/api/v1/persistentvolumes/{volume}"), |status, _| status == 404).await;
 }
 
 #[tokio::test]
