@@ -7,6 +7,7 @@
 use std::{
     cmp::Ordering,
     collections::{BTreeMap, BTreeSet},
+    ops::RangeInclusive,
     sync::Arc,
     time::Duration,
 };
@@ -27,7 +28,7 @@ use crate::{
         field_checks::{each, text},
         metadata::is_terminating,
     },
-    schema::quantity::canonical,
+    schema::quantity::{canonical, quantity},
     selector::Labels,
     storage::{Place, Storage},
     verbs::scale,
@@ -71,6 +72,8 @@ struct ScaleTarget {
     pointer: String,
     replicas: i64,
     selector: String,
+    /// The usage, divided by its target, with which nothing changes.
+    tolerated: RangeInclusive<f64>,
 }
 
 /// Reads the Scale of the target. The error is for the condition.
@@ -90,7 +93,10 @@ fn target(storage: &Storage, place: &Place, autoscaler: &Value) -> Result<ScaleT
     let scale = scale::read(kind, object).map_err(|error| error.message().to_owned())?;
     let selector = text(&scale["status"]["selector"]).to_owned();
     let replicas = count(&scale, "/spec/replicas");
-    Ok(ScaleTarget { place: at, pointer: paths.spec.clone(), replicas, selector })
+    let behavior = &autoscaler["spec"]["behavior"];
+    let tolerance = |direction: &str| quantity(&behavior[direction]["tolerance"]).unwrap_or(TOLERANCE);
+    let tolerated = 1.0 - tolerance("scaleDown")..=1.0 + tolerance("scaleUp");
+    Ok(ScaleTarget { place: at, pointer: paths.spec.clone(), replicas, selector, tolerated })
 }
 
 /// Reconciles an autoscaler: writes the replicas of its target, and its status.
@@ -482,11 +488,10 @@ impl<'a> Usage<'a> {
             Goal::Average(_) => Samples::new(),
         };
         let (ratio, current) = self.measure(&samples, &requests)?;
-        let is_within = |ratio: f64| (1.0 - TOLERANCE..=1.0 + TOLERANCE).contains(&ratio);
         let counts_unready = !unready.is_empty() && ratio > 1.0;
         if !counts_unready && missing.is_empty() {
             let wanted = (ratio * f64::from(ready)).ceil() as i64;
-            return Ok((if is_within(ratio) { target.replicas } else { wanted }, current));
+            return Ok((if target.tolerated.contains(&ratio) { target.replicas } else { wanted }, current));
         }
         for name in missing {
             let busy = match self.goal {
@@ -505,7 +510,7 @@ impl<'a> Usage<'a> {
         let (adjusted, _) = self.measure(&samples, &requests)?;
         let wanted = (adjusted * samples.len() as f64).ceil() as i64;
         let turns = (ratio < 1.0) != (adjusted < 1.0) || (adjusted < 1.0) != (wanted < target.replicas);
-        Ok((if is_within(adjusted) || turns { target.replicas } else { wanted }, current))
+        Ok((if target.tolerated.contains(&adjusted) || turns { target.replicas } else { wanted }, current))
     }
 
     /// The usage in a PodMetrics. `None` if it is missing for a container.
