@@ -120,6 +120,7 @@ pub use crate::{
     http::LOG_TARGET,
     kinds::help as kinds_help,
     records::{RequestRecord, WriteRecord},
+    storage::Checkpoint,
 };
 
 /// The options of a server.
@@ -203,7 +204,7 @@ impl ApiServer {
         let mut storage = Storage::new(clock, options.history, options.controllers);
         storage.has_service_accounts = options.controllers && options.service_account_admission;
         controllers::bootstrap(&mut storage, &ca_pem, options.controllers);
-        let backup = Mutex::new(storage.backup());
+        let backup = Mutex::new(storage.checkpoint());
         let server = Arc::new(Server {
             storage: Mutex::new(storage),
             tokens: Mutex::new(HashMap::from([(token.clone(), ADMIN.to_owned())])),
@@ -364,6 +365,24 @@ impl ApiServer {
     #[must_use]
     pub fn writes_since(&self, version: u64) -> Vec<WriteRecord> {
         self.server.writes_since(version)
+    }
+
+    /// All objects now, with their uids and versions.
+    #[must_use]
+    pub fn checkpoint(&self) -> Checkpoint {
+        self.server.storage().checkpoint()
+    }
+
+    /// All objects at an earlier version. `None` if the [history](Options::history) begins later.
+    #[must_use]
+    pub fn checkpoint_at(&self, version: u64) -> Option<Checkpoint> {
+        self.server.storage().checkpoint_at(version)
+    }
+
+    /// Returns to a checkpoint, of this server or another one: to its objects, their uids and versions, and the kinds of its CRDs. All
+    /// connections are closed. Tokens of ServiceAccounts from another server are no longer valid.
+    pub fn restore(&self, checkpoint: &Checkpoint) {
+        self.server.restore(checkpoint);
     }
 
     /// Adds a fault. It takes effect at once, or on the requests that match it.

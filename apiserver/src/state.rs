@@ -13,7 +13,7 @@ use crate::{
     records::{RequestRecord, WriteRecord},
     request::Request,
     status::StatusError,
-    storage::{Backup, Storage, Writer, lock},
+    storage::{Checkpoint, Storage, Writer, lock},
     tokens::{self, ISSUER, SigningKey},
 };
 
@@ -36,7 +36,7 @@ pub(crate) struct Server {
     pub(crate) counts: Mutex<BTreeMap<String, u64>>,
     pub(crate) faults: Faults,
     /// The state that [`Fault::Restore`] restores.
-    pub(crate) backup: Mutex<Backup>,
+    pub(crate) backup: Mutex<Checkpoint>,
     pub(crate) restarts: tokio::sync::watch::Sender<u64>,
     /// The port on 127.0.0.1 of webhooks that are a Service.
     pub(crate) webhook_port: Option<u16>,
@@ -179,7 +179,7 @@ impl Server {
         }
         let mut storage = self.storage();
         if planned.fault == Fault::Backup {
-            *lock(&self.backup) = storage.backup();
+            *lock(&self.backup) = storage.checkpoint();
             return;
         }
         if planned.fault == Fault::Restore {
@@ -189,6 +189,11 @@ impl Server {
         if planned.fault != Fault::ExpireHistory {
             self.restarts.send_modify(|count| *count += 1);
         }
+    }
+
+    pub(crate) fn restore(&self, checkpoint: &Checkpoint) {
+        self.storage().restore(checkpoint);
+        self.restarts.send_modify(|count| *count += 1);
     }
 }
 

@@ -10,10 +10,14 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
 };
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::{broadcast, watch};
 
-use crate::{clock::Clock, json, kinds::Kinds};
+use crate::{
+    clock::Clock,
+    json,
+    kinds::{Kinds, crd::is_established, custom_resources, field_checks::text},
+};
 
 /// The place of an object: its collection (`deployments.apps`) and its key there (`default/web`, or `node-1`).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -335,42 +339,111 @@ impl Storage {
     }
 }
 
-/// All objects at one version.
-pub(crate) struct Backup {
-    kinds: Kinds,
+/// All objects at one version, with their uids and versions, for a server that starts from them. It has no Debug, because objects may be
+/// Secrets.
+#[derive(Clone)]
+pub struct Checkpoint {
     revision: u64,
     objects: Vec<(Place, Arc<Value>)>,
 }
 
-impl Storage {
-    pub(crate) fn backup(&self) -> Backup {
-        let mut objects = Vec::new();
-        for (name, collection) in &self.collections {
-            for (key, object) in &collection.objects {
-                objects.push((Place { collection: name.clone(), key: key.clone() }, Arc::clone(object)));
-            }
-        }
-        Backup { kinds: self.kinds.clone(), revision: self.revision, objects }
+impl Checkpoint {
+    fn new<'a>(
+        revision: u64,
+        all: impl Iterator<Item = (&'a String, BTreeMap<String, Arc<Value>>)>,
+    ) -> Checkpoint {
+        let objects = all.flat_map(|(collection, objects)| {
+            let place = |key| Place { collection: collection.clone(), key };
+            objects.into_iter().map(move |(key, object)| (place(key), object))
+        });
+        Checkpoint { revision, objects: objects.collect() }
     }
 
-    /// Restores a backup and drops the history. As in etcd, the revision counter goes back too.
-    pub(crate) fn restore(&mut self, backup: &Backup) {
-        self.kinds = backup.kinds.clone();
+    /// The checkpoint for a file. Secrets and their values are in it.
+    #[must_use]
+    pub fn to_json(&self) -> Value {
+        let mut objects: BTreeMap<&str, Vec<&Value>> = BTreeMap::new();
+        for (place, object) in &self.objects {
+            objects.entry(&place.collection).or_default().push(object);
+        }
+        json!({"resourceVersion": self.revision, "objects": objects})
+    }
+
+    /// What [`Checkpoint::to_json`] has returned.
+    ///
+    /// # Errors
+    ///
+    /// If it is something else.
+    pub fn from_json(mut json: Value) -> Result<Checkpoint, String> {
+        let wrong = |what: &str| format!("is not a checkpoint: {what}");
+        let revision = json["resourceVersion"].as_u64().ok_or_else(|| wrong("no resourceVersion"))?;
+        let Value::Object(collections) = json["objects"].take() else { return Err(wrong("no objects")) };
+        let mut objects = Vec::new();
+        for (collection, all) in collections {
+            let Value::Array(all) = all else { return Err(wrong(&format!("{collection} is not a list"))) };
+            for object in all {
+                let metadata = &object["metadata"];
+                let name = metadata["name"]
+                    .as_str()
+                    .ok_or_else(|| wrong(&format!("{collection} without a name")))?;
+                let place = Place::new(&*collection, metadata["namespace"].as_str(), name);
+                objects.push((place, Arc::new(object)));
+            }
+        }
+        Ok(Checkpoint { revision, objects })
+    }
+}
+
+impl Storage {
+    pub(crate) fn checkpoint(&self) -> Checkpoint {
+        let all = self.collections.iter().map(|(name, collection)| (name, collection.objects.clone()));
+        Checkpoint::new(self.revision, all)
+    }
+
+    /// The objects at an earlier version. `None` if the history of a collection begins later.
+    pub(crate) fn checkpoint_at(&self, revision: u64) -> Option<Checkpoint> {
+        let mut all = Vec::new();
+        for (name, collection) in &self.collections {
+            all.push((name, collection.at(revision)?));
+        }
+        Some(Checkpoint::new(revision, all.into_iter()))
+    }
+
+    /// Restores a checkpoint and drops the history. As in etcd, the revision counter goes back too.
+    pub(crate) fn restore(&mut self, checkpoint: &Checkpoint) {
+        for crd in self.definitions() {
+            self.kinds.replace_custom(
+                text(&crd["spec"]["group"]),
+                text(&crd["spec"]["names"]["plural"]),
+                Vec::new(),
+            );
+        }
         self.dependents.clear();
         for collection in self.collections.values_mut() {
             collection.objects.clear();
         }
-        for (place, object) in &backup.objects {
-            // A commit for each object, so that the controllers see all of them, each at the revision of the backup.
-            self.revision = backup.revision - 1;
+        for (place, object) in &checkpoint.objects {
+            // A commit for each object, so that the controllers see all of them, each at the revision of the checkpoint.
+            self.revision = checkpoint.revision - 1;
             self.commit(place, Some(Arc::clone(object)));
         }
-        self.revision = backup.revision;
+        self.revision = checkpoint.revision;
+        for crd in self.definitions().into_iter().filter(|crd| is_established(crd)) {
+            self.add_collection(text(&crd["metadata"]["name"]));
+            let (group, plural) = (text(&crd["spec"]["group"]), text(&crd["spec"]["names"]["plural"]));
+            self.kinds.replace_custom(group, plural, custom_resources::kinds(&crd));
+        }
         for collection in self.collections.values_mut() {
             collection.forget(self.revision);
             collection.forgotten = self.revision;
         }
         self.written.send_replace(self.revision);
+    }
+
+    /// The CRDs.
+    fn definitions(&self) -> Vec<Arc<Value>> {
+        let definitions = self.collections.get("customresourcedefinitions.apiextensions.k8s.io");
+        definitions.into_iter().flat_map(|all| all.objects.values().cloned()).collect()
     }
 }
 

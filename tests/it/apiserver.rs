@@ -282,6 +282,28 @@ async fn apiserver_serves_the_objects_of_manifests_and_applies_faults() {
     assert_eq!(server.terminate(), Some(0));
 }
 
+#[tokio::test]
+async fn a_server_starts_with_the_checkpoint_of_another_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let (manifests, checkpoint) = (dir.path().join("a.yaml"), dir.path().join("checkpoint.json"));
+    fs::write(&manifests, format!("{MANIFESTS}\n---\n{CRD}")).unwrap();
+    let mut objects = Vec::new();
+    for (flag, file) in [("--manifests", &manifests), ("--checkpoint", &checkpoint)] {
+        let kubeconfig = dir.path().join(flag);
+        let mut command = listwatch();
+        command.arg("apiserver").arg(flag).arg(file).arg("--kubeconfig-out").arg(&kubeconfig);
+        let server = Running::start(&mut command);
+        let client = client(&kubeconfig);
+        let get = async |path: &str| client.send(Request::get(path)).await.unwrap().body;
+        objects.push(get("/apis/shop.example.com/v1/namespaces/shop/carts/mine").await);
+        fs::write(&checkpoint, get("/listwatch/checkpoint").await).unwrap();
+        assert_eq!(server.terminate(), Some(0));
+    }
+    assert_eq!(objects[0], objects[1]);
+    let object: Value = serde_json::from_slice(&objects[0]).unwrap();
+    assert!(object["metadata"]["uid"].is_string(), "{object}");
+}
+
 /// The directories of a project made by kubebuilder have files that are no objects.
 #[tokio::test]
 async fn a_directory_is_read_by_its_kustomization_or_with_all_below_it() {
@@ -428,6 +450,7 @@ fn invalid_input_is_one_line_that_names_the_place() {
         "misspelt",
         &format!("{good}apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: b}}\ndate: {{}}\n"),
     );
+    let json = file("json", "{}");
     let missing = dir.path().join("missing/file").display().to_string();
     let cases: &[(&[&str], i32, &str)] = &[
         (
@@ -436,6 +459,9 @@ fn invalid_input_is_one_line_that_names_the_place() {
             &format!("--port {port}: Address already in use (os error 98); 0 chooses a free port"),
         ),
         (&["--kubeconfig-out", &missing], 1, &format!("--kubeconfig-out {missing}: No such file")),
+        (&["--checkpoint", &missing], 2, &format!("--checkpoint {missing}: No such file")),
+        (&["--checkpoint", &empty], 2, "empty: expected value at line 1"),
+        (&["--checkpoint", &json], 2, "json: is not a checkpoint: no resourceVersion"),
         (&["--manifests", &missing], 2, &format!("--manifests {missing}: No such file")),
         (&["--manifests", &empty], 2, "empty: holds no objects"),
         (

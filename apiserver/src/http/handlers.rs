@@ -36,6 +36,9 @@ use crate::{
 /// The beginning of the paths of [`own`].
 pub(crate) const OWN_PATHS: &str = "/listwatch/";
 
+/// The path at which administrators read all objects, for a server that starts from them.
+const CHECKPOINT_PATH: &str = "/listwatch/checkpoint";
+
 /// Opens a watch of a collection.
 pub(crate) fn watch(
     server: &Arc<Server>,
@@ -311,7 +314,8 @@ pub(crate) fn delete_collection(
     Ok(answer)
 }
 
-/// The endpoints that kube-apiserver does not have, for administrators: faults, held requests, and the records of requests and writes.
+/// The endpoints that kube-apiserver does not have, for administrators: faults, held requests, the records of requests
+/// and writes, and a checkpoint.
 pub(crate) async fn own(server: &Server, request: &Request, user: &str) -> Answer {
     let method = request.method.as_str();
     if user != ADMIN {
@@ -336,6 +340,7 @@ pub(crate) async fn own(server: &Server, request: &Request, user: &str) -> Answe
             server.faults.release();
             Answer::text(200, "all released\n")
         }
+        ("GET", CHECKPOINT_PATH) => Answer::json(200, server.storage().checkpoint().to_json()),
         ("GET", records::REQUESTS_PATH) => {
             let requests = lock(&server.requests);
             let others = requests.iter().filter(|request| !request.path.starts_with(OWN_PATHS));
@@ -353,9 +358,14 @@ pub(crate) async fn own(server: &Server, request: &Request, user: &str) -> Answe
             }
             Err(error) => Answer::refused(error),
         },
-        (_, faults::PATH | faults::HELD_PATH | records::REQUESTS_PATH | records::WRITES_PATH) => {
-            Answer::refused(StatusError::method_not_allowed())
-        }
+        (
+            _,
+            faults::PATH
+            | faults::HELD_PATH
+            | CHECKPOINT_PATH
+            | records::REQUESTS_PATH
+            | records::WRITES_PATH,
+        ) => Answer::refused(StatusError::method_not_allowed()),
         _ => Answer::refused(StatusError::no_such_path()),
     }
 }

@@ -4,7 +4,7 @@
 use std::num::NonZeroUsize;
 
 use super::*;
-use crate::{Planned, fault_help};
+use crate::{Checkpoint, Planned, fault_help};
 
 fn planned(text: &str) -> Planned {
     text.parse().expect(text)
@@ -474,6 +474,58 @@ async fn a_restored_backup_brings_back_old_objects_and_old_versions() {
     fixture.install_widgets().await;
     fixture.server.fault(Fault::Restore);
     assert_eq!(answered(&fixture, &format!("GET {WIDGETS}"), "").await.1, "404 page not found\n");
+}
+
+#[tokio::test]
+async fn a_server_starts_from_the_checkpoint_of_another_one() {
+    let fixture = fixture(&[]).await;
+    fixture.install_widgets().await;
+    fixture
+        .post(
+            WIDGETS,
+            json!({"apiVersion": "demo.example.com/v2", "kind": "Widget", "metadata": {"name": "a"}}),
+        )
+        .await;
+    let old = fixture.server.version();
+    fixture.post(CONFIG_MAPS, config_map("later", json!({}))).await;
+    let (_, widgets) = fixture.get(WIDGETS).await;
+    let (_, then) = fixture.get(CONFIG_MAPS).await;
+    let (_, file) = fixture.get("/listwatch/checkpoint").await;
+    let other = self::fixture(&[]).await;
+    let checkpoint = Checkpoint::from_json(file).unwrap_or_else(|error| panic!("{error}"));
+    other.server.restore(&checkpoint);
+    let without_version = |mut list: Value| {
+        list["metadata"] = Value::Null;
+        list
+    };
+    assert_eq!(
+        without_version(other.get(WIDGETS).await.1),
+        without_version(widgets),
+        "uids and versions as well"
+    );
+    let (code, added) = other
+        .post(
+            WIDGETS,
+            json!({"apiVersion": "demo.example.com/v2", "kind": "Widget", "metadata": {"name": "b"}}),
+        )
+        .await;
+    assert_eq!(code, 201, "{added}");
+    assert!(version(&added) > version(&then), "{added}");
+    let earlier = fixture.server.checkpoint_at(old).expect("a history");
+    other.server.restore(&earlier);
+    let (_, maps) = answered(&other, &format!("GET {CONFIG_MAPS}"), "").await;
+    assert!(!maps.contains("\"later\""), "{maps}");
+    for (json, error) in [
+        (json!([]), "is not a checkpoint: no resourceVersion"),
+        (json!({"resourceVersion": 7}), "is not a checkpoint: no objects"),
+        (json!({"resourceVersion": 7, "objects": {"pods": {}}}), "is not a checkpoint: pods is not a list"),
+        (
+            json!({"resourceVersion": 7, "objects": {"pods": [{}]}}),
+            "is not a checkpoint: pods without a name",
+        ),
+    ] {
+        assert_eq!(Checkpoint::from_json(json).err().as_deref(), Some(error));
+    }
 }
 
 #[tokio::test]

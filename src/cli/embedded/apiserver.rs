@@ -11,7 +11,9 @@ use std::{
 };
 
 use clap::{ArgAction, Args, ValueEnum};
-use listwatch_apiserver::{ApiServer, ExecRule, LOG_TARGET, Options, Planned, fault_help, kinds_help};
+use listwatch_apiserver::{
+    ApiServer, Checkpoint, ExecRule, LOG_TARGET, Options, Planned, fault_help, kinds_help,
+};
 use tempfile::{NamedTempFile, PersistError};
 use tokio::sync::oneshot;
 use tracing::Level;
@@ -52,6 +54,9 @@ pub(in super::super) struct ApiserverArgs {
     /// Read the directories of --manifests with all directories below them, and no kustomization
     #[arg(short = 'R', long, env = "LISTWATCH_RECURSIVE")]
     recursive: bool,
+    /// File from GET /listwatch/checkpoint: start with its objects, their uids and versions
+    #[arg(long, value_name = "FILE", env = "LISTWATCH_CHECKPOINT")]
+    checkpoint: Option<PathBuf>,
     /// File to write the kubeconfig to. The files for curl are then in a directory beside it. Default: all in a temporary directory, removed when the server stops
     #[arg(long, value_name = "FILE", env = "LISTWATCH_KUBECONFIG_OUT")]
     kubeconfig_out: Option<PathBuf>,
@@ -154,6 +159,7 @@ pub(super) fn main(mut apiserver: ApiserverArgs) -> Result<(), Failure> {
     let ApiserverArgs {
         port,
         manifests,
+        checkpoint,
         kubeconfig_out,
         fault,
         output,
@@ -167,6 +173,8 @@ pub(super) fn main(mut apiserver: ApiserverArgs) -> Result<(), Failure> {
     let rbac = authorization == Authorization::Rbac;
     let options = Options { port, controllers, rbac, webhook_port, exec, ..Options::default() };
     let kubeconfig_out = kubeconfig_out.map(|path| path::absolute(&path).unwrap_or(path));
+    let checkpoint = checkpoint.map(|path| read_checkpoint(&path)).transpose()?;
+    let initial = InitialObjects { checkpoint, manifests, depth };
     let stdin = apiserver.stop_with_stdin;
     until_signal(async |stop| {
         let stop = async {
@@ -175,8 +183,20 @@ pub(super) fn main(mut apiserver: ApiserverArgs) -> Result<(), Failure> {
                 () = end_of_stdin(), if stdin => {}
             }
         };
-        run(options, manifests, depth, kubeconfig_out, fault, output, stop).await
+        run(options, initial, kubeconfig_out, fault, output, stop).await
     })
+}
+
+/// What is stored before the server is ready.
+struct InitialObjects {
+    checkpoint: Option<Checkpoint>,
+    manifests: Vec<PathBuf>,
+    depth: Depth,
+}
+
+fn read_checkpoint(path: &Path) -> Result<Checkpoint, Failure> {
+    let read = || Checkpoint::from_json(serde_json::from_slice(&fs::read(path)?)?).map_err(io::Error::other);
+    read().map_err(|error| Failure::Usage(format!("--checkpoint {}: {error}", path.display())))
 }
 
 /// Waits until standard input ends. Its bytes mean nothing.
@@ -197,8 +217,7 @@ fn help(text: &str) -> Result<(), Failure> {
 
 async fn run(
     options: Options,
-    manifests: Vec<PathBuf>,
-    depth: Depth,
+    InitialObjects { checkpoint, manifests, depth }: InitialObjects,
     kubeconfig_out: Option<PathBuf>,
     faults: Vec<Fault>,
     output: ReadyOutput,
@@ -207,6 +226,9 @@ async fn run(
     // An unreadable file is an error before anything is started.
     let objects = manifests::read("--manifests", &manifests, depth)?;
     let server = start(options).await?;
+    if let Some(checkpoint) = checkpoint {
+        server.restore(&checkpoint);
+    }
     let admin = Client::new(Config::new(&server.url(), server.ca_pem().as_bytes(), server.token())?)?;
     let count = objects.len();
     let mut stop = pin!(stop);
