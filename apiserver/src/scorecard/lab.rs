@@ -108,6 +108,8 @@ pub(super) struct Lab<'a> {
     before: HashSet<String>,
     /// The version before the samples.
     pub(super) version: u64,
+    /// The writes since then of the run from which this one started.
+    earlier: Vec<WriteRecord>,
     /// Objects and their fields that the operator writes for ever. Such writes do not count as work.
     pub(super) noise: BTreeSet<(String, String)>,
     /// How long a fault delays each answer, and so each pause.
@@ -117,31 +119,33 @@ pub(super) struct Lab<'a> {
 }
 
 impl<'a> Lab<'a> {
-    /// A server with the CRDs. Its versions begin a little later in each run, so that an object that has them differs.
-    pub(super) async fn new(scorecard: &'a Scorecard) -> Result<Lab<'a>, CannotJudge> {
+    async fn empty(scorecard: &'a Scorecard) -> Result<Lab<'a>, CannotJudge> {
         let cannot = |what: &str, error: std::io::Error| CannotJudge(format!("{what}: {error}"));
         let options = Options { heartbeat: Duration::from_secs(3600), ..Options::default() };
         let server = ApiServer::start(options).await.map_err(|error| cannot("start a server", error))?;
         let dir = TempDir::with_prefix("listwatch-scorecard-")
             .map_err(|error| cannot("temporary directory", error))?;
-        let (incidents, before, noise) = (Vec::new(), HashSet::new(), BTreeSet::new());
-        let (process, permissions, pause, starts, deletions, version) = (None, None, None, 0, 0, 0);
-        let delay = Duration::ZERO;
-        let lab = Lab {
+        Ok(Lab {
             server,
             scorecard,
             dir,
-            process,
-            starts,
-            deletions,
-            incidents,
-            permissions,
-            before,
-            version,
-            noise,
-            delay,
-            pause,
-        };
+            process: None,
+            starts: 0,
+            deletions: 0,
+            incidents: Vec::new(),
+            permissions: None,
+            before: HashSet::new(),
+            version: 0,
+            earlier: Vec::new(),
+            noise: BTreeSet::new(),
+            delay: Duration::ZERO,
+            pause: None,
+        })
+    }
+
+    /// A server with the CRDs. Its versions begin a little later in each run, so that an object that has them differs.
+    pub(super) async fn new(scorecard: &'a Scorecard) -> Result<Lab<'a>, CannotJudge> {
+        let lab = Lab::empty(scorecard).await?;
         for number in 0..fastrand::u8(1..20) {
             let mark = json!({"metadata": {"name": format!("scorecard-{number}")}});
             let (status, body) =
@@ -154,6 +158,20 @@ impl<'a> Lab<'a> {
         if lab.custom_samples().next().is_none() {
             return Err(CannotJudge("--sample: no object of a kind that --crd defines".to_owned()));
         }
+        Ok(lab)
+    }
+
+    /// A run whose server has the state of another run at a version. No operator runs yet.
+    pub(super) async fn at(other: &Lab<'a>, version: u64) -> Result<Lab<'a>, CannotJudge> {
+        let mut lab = Lab::empty(other.scorecard).await?;
+        let checkpoint = other.server.checkpoint_at(version);
+        let checkpoint =
+            checkpoint.ok_or_else(|| CannotJudge("more writes than the history keeps".to_owned()))?;
+        lab.server.restore(&checkpoint);
+        (lab.before, lab.version, lab.starts) = (other.before.clone(), other.version, other.starts);
+        lab.earlier = other.server.writes_since(other.version);
+        lab.earlier.retain(|write| write.version <= version);
+        lab.delete_leases().await;
         Ok(lab)
     }
 
@@ -210,6 +228,10 @@ impl<'a> Lab<'a> {
         let Some(process) = self.process.take() else { return };
         self.incidents.extend(process.panic());
         process.kill().await;
+        self.delete_leases().await;
+    }
+
+    async fn delete_leases(&self) {
         let leases = self.server.server.storage().places("leases.coordination.k8s.io");
         for lease in leases.iter().filter(|lease| lease.namespace() != Some("kube-node-lease")) {
             let namespace = lease.namespace().unwrap_or_default();
@@ -552,9 +574,14 @@ impl<'a> Lab<'a> {
         !paths.iter().all(is_noise)
     }
 
+    fn writes_since(&self, version: u64) -> Vec<WriteRecord> {
+        let earlier = self.earlier.iter().filter(|write| write.version > version);
+        earlier.cloned().chain(self.server.writes_since(version)).collect()
+    }
+
     /// The operator's writes that count as work, since a version.
     pub(super) fn work_since(&self, version: u64) -> Vec<WriteRecord> {
-        let mut writes = self.server.writes_since(version);
+        let mut writes = self.writes_since(version);
         writes.retain(|write| Lab::is_operators(write) && self.is_work(write));
         writes
     }
@@ -816,7 +843,7 @@ impl Drop for Lab<'_> {
             let log = logs.map(|log| fs::read(log).unwrap_or_default()).collect::<Vec<_>>().concat();
             Journal {
                 requests: self.server.requests(),
-                writes: self.server.writes_since(self.version),
+                writes: self.writes_since(self.version),
                 log: String::from_utf8_lossy(&log).into_owned(),
             }
         });

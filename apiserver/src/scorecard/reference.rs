@@ -25,6 +25,8 @@ pub(super) struct Trigger {
     pub(super) path: String,
     /// Which of the requests with this method and path in their target.
     pub(super) nth: u64,
+    /// The version that it got in the first run without a fault.
+    pub(super) version: u64,
 }
 
 impl Trigger {
@@ -61,6 +63,8 @@ pub(super) struct Reference<'a> {
     /// The creations and deletions of each object: the larger numbers of both runs.
     pub(super) counts: BTreeMap<String, [usize; 2]>,
     pub(super) triggers: Vec<Trigger>,
+    /// The first run, with all that its server has stored.
+    first: Lab<'a>,
     /// What is wrong even without a fault.
     pub(super) problems: Vec<String>,
     /// Objects and fields that are written for ever.
@@ -77,7 +81,8 @@ pub(super) struct Reference<'a> {
     repaired: OnceCell<Vec<ChildKey>>,
 }
 
-struct Run {
+struct Run<'a> {
+    lab: Lab<'a>,
     state: Snapshot,
     /// What follows from a poke: a hash of the custom resource with its annotations, for example.
     of_poke: Vec<Mismatch>,
@@ -120,7 +125,7 @@ impl<'a> Reference<'a> {
             *most = [most[0].max(count[0]), most[1].max(count[1])];
         }
         let pause = first.pause.max(second.pause);
-        let Run { state, triggers, loops, worked, writes, .. } = first;
+        let Run { lab: first, state, triggers, loops, worked, writes, .. } = first;
         let (settled, repaired) = (Mutex::default(), OnceCell::new());
         Ok(Reference {
             scorecard,
@@ -128,6 +133,7 @@ impl<'a> Reference<'a> {
             mask,
             counts,
             triggers,
+            first,
             problems,
             loops,
             worked,
@@ -146,6 +152,18 @@ impl<'a> Reference<'a> {
 
     /// As [`Reference::lab`], with an operator that has only these permissions.
     pub(super) async fn lab_with(&self, permissions: Option<Vec<Rule>>) -> Result<Lab<'a>, CannotJudge> {
+        let mut lab = Lab::new(self.scorecard).await?;
+        lab.permissions = permissions;
+        self.begin(lab).await
+    }
+
+    /// A run that begins with the state at a version of the first run without a fault.
+    pub(super) async fn at(&self, version: u64) -> Result<Lab<'a>, CannotJudge> {
+        let lab = Lab::at(&self.first, version).await?;
+        self.begin(lab).await
+    }
+
+    async fn begin(&self, mut lab: Lab<'a>) -> Result<Lab<'a>, CannotJudge> {
         if self.jobs == 1 {
             // The operator that waits for the next check would be a second one.
             let given_back = lock(&self.settled).pop();
@@ -153,10 +171,8 @@ impl<'a> Reference<'a> {
                 lab.end().await;
             }
         }
-        let mut lab = Lab::new(self.scorecard).await?;
         lab.pause = Some(self.pause);
         lab.noise.extend(self.loops.iter().cloned());
-        lab.permissions = permissions;
         lab.start()?;
         Ok(lab)
     }
@@ -261,8 +277,8 @@ impl<'a> Reference<'a> {
     }
 }
 
-impl Run {
-    fn has_other_objects(&self, other: &Run) -> bool {
+impl Run<'_> {
+    fn has_other_objects(&self, other: &Run<'_>) -> bool {
         self.state
             .differences(&other.state, &Mask::default())
             .iter()
@@ -271,7 +287,7 @@ impl Run {
 }
 
 /// Two runs without a fault, and how many runs can be at a time: only one if two disturb each other, as with a fixed port.
-async fn two_runs(scorecard: &Scorecard) -> Result<(Run, Run, usize), CannotJudge> {
+async fn two_runs(scorecard: &Scorecard) -> Result<(Run<'_>, Run<'_>, usize), CannotJudge> {
     if scorecard.jobs > 1 {
         match tokio::join!(Box::pin(run(scorecard)), Box::pin(run(scorecard))) {
             (Ok(first), Ok(second))
@@ -292,7 +308,7 @@ async fn two_runs(scorecard: &Scorecard) -> Result<(Run, Run, usize), CannotJudg
     Ok((first, second, 1))
 }
 
-async fn run(scorecard: &Scorecard) -> Result<Run, CannotJudge> {
+async fn run(scorecard: &Scorecard) -> Result<Run<'_>, CannotJudge> {
     let mut lab = Lab::started(scorecard).await?;
     lab.create_samples().await?;
     let started = Instant::now();
@@ -308,22 +324,24 @@ async fn run(scorecard: &Scorecard) -> Result<Run, CannotJudge> {
     }
     let mut problems = lab.dead_owners();
     problems.extend(lab.incidents());
-    let mut run = Run {
-        state: lab.snapshot(),
-        of_poke: Vec::new(),
-        counts: lab.counts(),
-        triggers: triggers(&lab.server.requests(), &writes),
+    let (state, counts) = (lab.snapshot(), lab.counts());
+    let triggers = triggers(&lab.server.requests(), &writes);
+    lab.poke().await;
+    lab.settle().await?;
+    let of_poke = state.differences(&lab.snapshot(), &Mask::default());
+    lab.kill().await;
+    Ok(Run {
+        state,
+        of_poke,
+        counts,
+        triggers,
         problems,
         loops: lab.noise.iter().cloned().collect(),
         worked,
         writes: writes.iter().map(|write| format!("{} {}", write.verb(), write.resource)).collect(),
         pause: first.max(longest),
-    };
-    lab.poke().await;
-    lab.settle().await?;
-    run.of_poke = run.state.differences(&lab.snapshot(), &Mask::default());
-    lab.end().await;
-    Ok(run)
+        lab,
+    })
 }
 
 /// The writes as triggers, each with its number among the requests that a fault with its method and path counts.
@@ -354,8 +372,8 @@ fn triggers(requests: &[RequestRecord], writes: &[WriteRecord]) -> Vec<Trigger> 
                 && format!("{}?{}", request.path, request.query).contains(&write.path)
         };
         let nth = own[..from].iter().filter(matches).count() as u64;
-        let (method, path) = (write.method.clone(), write.path.clone());
-        triggers.push(Trigger { name: format!("{name}#{}", before + 1), method, path, nth });
+        let (method, path, version) = (write.method.clone(), write.path.clone(), write.version);
+        triggers.push(Trigger { name: format!("{name}#{}", before + 1), method, path, nth, version });
     }
     triggers
 }

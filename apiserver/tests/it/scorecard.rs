@@ -322,6 +322,22 @@ async fn a_failure_is_shown_again_by_its_replay_and_is_in_the_json() {
     assert!(journal.log.contains("running 1 test"), "{}", journal.log);
 }
 
+/// It waits for the event of a new Page, which came before its start.
+#[tokio::test]
+async fn a_crash_before_the_first_write_is_found() {
+    let scorecard =
+        Scorecard { only: vec!["crash-between-writes".to_owned()], ..impatient("waits-for-new-pages") };
+    let report = scorecard::run(&scorecard, |_| {}).await.unwrap();
+    let found = found(&report);
+    assert!(found[0].contains("killed before status/pages.example.com/default/a#1: "), "{found:?}");
+    let replay = report.checks[0].replay(3);
+    assert_eq!(replay, "--only crash-between-writes:before:status/pages.example.com/default/a#1 --seed 3");
+    let only = replay.split(' ').nth(1).map(str::to_owned);
+    let again =
+        scorecard::run(&Scorecard { only: only.into_iter().collect(), ..scorecard }, |_| {}).await.unwrap();
+    assert_eq!(self::found(&again), found);
+}
+
 #[tokio::test]
 async fn what_cannot_be_judged_is_an_error_in_one_line() {
     let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();

@@ -1,7 +1,14 @@
-//! The operator is killed after each of its writes, before it gets the answer, and started again. It must get to the same state, and must
-//! not create or delete anything a second time.
+//! The operator is killed between its writes, and started again. It must get to the same state, and must not create or delete anything a
+//! second time.
+//!
+//! What a killed operator leaves behind is a state of the API server. So a crash is a new server with the state that the first run without a
+//! fault had just after a write, or just before it, and an operator that starts there.
 //!
 //! It would have found rabbitmq/cluster-operator#782: died after it had deleted the StatefulSet, and never resized the claims.
+
+use std::pin::pin;
+
+use futures_util::{StreamExt, stream};
 
 use super::{
     super::{
@@ -14,53 +21,100 @@ use super::{
 
 pub(super) const NAME: &str = "crash-between-writes";
 
-/// Most crashes, unless [`Extent::Faults`] asks for all. Of more, the seed chooses.
+/// Most crashes after writes, unless [`Extent::Faults`] asks for all. Of more, the seed chooses.
 const CRASHES_MAX: usize = 12;
 
+/// What the name of a crash before a write begins with.
+const BEFORE: &str = "before:";
+
+/// A moment at which the operator is killed.
+struct Crash {
+    /// `create/services/default/web#1` after this write, `before:create/services/default/web#1` before it.
+    name: String,
+    /// The version of the last write before it.
+    version: u64,
+}
+
+impl Crash {
+    fn after(trigger: &Trigger) -> Crash {
+        Crash { name: trigger.name.clone(), version: trigger.version }
+    }
+
+    /// The request does not arrive.
+    fn before(trigger: &Trigger) -> Crash {
+        Crash { name: format!("{BEFORE}{}", trigger.name), version: trigger.version - 1 }
+    }
+
+    /// `killed after create/services/default/web#1`
+    fn description(&self) -> String {
+        match self.name.strip_prefix(BEFORE) {
+            Some(write) => format!("killed before {write}"),
+            None => format!("killed after {}", self.name),
+        }
+    }
+}
+
 pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
-    let mut triggers = reference.triggers.clone();
-    if let Some(only) = reference.scorecard.trigger_of(NAME) {
-        triggers.retain(|trigger| trigger.name == only);
-        if triggers.is_empty() {
-            return Ok(Verdict::new(Outcome::Skip, format!("the operator makes no such write: {only}")));
-        }
+    let crashes = crashes(reference);
+    if crashes.is_empty() {
+        let why = match reference.scorecard.trigger_of(NAME) {
+            Some(only) => format!("the operator makes no such write: {only}"),
+            None => "the operator makes no write that each run has".to_owned(),
+        };
+        return Ok(Verdict::new(Outcome::Skip, why));
     }
-    let all = triggers.len();
-    let mut random = fastrand::Rng::with_seed(reference.scorecard.seed);
-    while triggers.len() > CRASHES_MAX && reference.scorecard.extent != Extent::Faults {
-        triggers.remove(random.usize(..triggers.len()));
-    }
-    let (mut crashes, mut late) = (0, None);
-    for trigger in &triggers {
-        let Some(mut verdict) = crash(reference, trigger).await? else { continue };
-        crashes += 1;
-        // What shows only once may have another cause.
-        if verdict.result == Outcome::Fail
-            && crash(reference, trigger).await?.is_none_or(|again| again.result == Outcome::Pass)
-        {
-            verdict.result = Outcome::Warn;
-            verdict.reason.push_str(" (in one of two runs)");
-        }
-        if let Some(failure) = failure(verdict, &mut late) {
+    // Large: each is a run.
+    let runs = crashes.iter().map(|crash| Box::pin(judged(reference, crash)));
+    let mut verdicts = pin!(stream::iter(runs).buffered(reference.jobs));
+    let mut late = None;
+    while let Some(verdict) = verdicts.next().await {
+        if let Some(failure) = failure(verdict?, &mut late) {
             return Ok(failure);
         }
     }
-    if crashes == 0 {
-        return Ok(Verdict::new(Outcome::Skip, "none of the writes of the runs without a fault came again"));
-    }
-    Ok(late.unwrap_or_else(|| Verdict::pass(format!("{crashes} crashes, after {all} different writes"))))
+    let writes = reference.triggers.len();
+    Ok(late.unwrap_or_else(|| {
+        Verdict::pass(format!("{} crashes, between {writes} different writes", crashes.len()))
+    }))
 }
 
-/// `None`: the write did not come in this run.
-async fn crash(reference: &Reference<'_>, trigger: &Trigger) -> Result<Option<Verdict>, CannotJudge> {
-    let Some(mut lab) = reference.held_at(trigger).await? else { return Ok(None) };
-    lab.kill().await;
-    lab.server.end_faults();
-    lab.start()?;
+/// After each write, and before the first, one in the middle, and the last. The state before a write is that after the last one, unless a
+/// controller has written between them.
+fn crashes(reference: &Reference<'_>) -> Vec<Crash> {
+    let all = &reference.triggers;
+    if let Some(only) = reference.scorecard.trigger_of(NAME) {
+        let crashes = all.iter().flat_map(|trigger| [Crash::after(trigger), Crash::before(trigger)]);
+        return crashes.filter(|crash| crash.name == only).collect();
+    }
+    let mut after: Vec<&Trigger> = all.iter().collect();
+    let mut random = fastrand::Rng::with_seed(reference.scorecard.seed);
+    while after.len() > CRASHES_MAX && reference.scorecard.extent != Extent::Faults {
+        after.remove(random.usize(..after.len()));
+    }
+    let mut before = vec![0, all.len() / 2, all.len().saturating_sub(1)];
+    before.dedup();
+    let before = before.into_iter().filter_map(|index| all.get(index)).map(Crash::before);
+    let mut crashes: Vec<Crash> = after.into_iter().map(Crash::after).chain(before).collect();
+    crashes.sort_by_key(|crash| crash.version);
+    crashes.dedup_by_key(|crash| crash.version);
+    crashes
+}
+
+/// A failure that shows only once may have another cause.
+async fn judged(reference: &Reference<'_>, crash: &Crash) -> Result<Verdict, CannotJudge> {
+    let mut verdict = run(reference, crash).await?;
+    if verdict.result == Outcome::Fail && run(reference, crash).await?.result == Outcome::Pass {
+        verdict.result = Outcome::Warn;
+        verdict.reason.push_str(" (in one of two runs)");
+    }
+    Ok(verdict)
+}
+
+async fn run(reference: &Reference<'_>, crash: &Crash) -> Result<Verdict, CannotJudge> {
+    let mut lab = reference.at(crash.version).await?;
     lab.connected().await?;
-    let after = format!("killed after {}", trigger.name);
-    let mut verdict = reference.judge_counts(&mut lab, &after).await?;
+    let mut verdict = reference.judge_counts(&mut lab, &crash.description()).await?;
     lab.end().await;
-    verdict.trigger = Some(trigger.name.clone());
-    Ok(Some(verdict))
+    verdict.trigger = Some(crash.name.clone());
+    Ok(verdict)
 }

@@ -233,6 +233,9 @@ impl Operator {
             cache.clear();
         }
         for item in list["items"].as_array().into_iter().flatten() {
+            if self.has("waits-for-new-pages") && kind == "pages" && item["status"].is_null() {
+                continue;
+            }
             cache.insert(key(item), item.clone());
         }
         before.as_ref() != Some(&*cache)
