@@ -68,7 +68,7 @@ fn of_files(scorecard: &Scorecard) -> impl Iterator<Item = &'static str> {
 }
 
 /// The checks of the running operator to run.
-fn of_runs(scorecard: &Scorecard) -> impl Iterator<Item = checks::Check> {
+fn of_runs(scorecard: &Scorecard) -> impl Iterator<Item = checks::NamedCheck> {
     let is_only_files = scorecard.command.is_empty() && scorecard.only.is_empty();
     let checks = checks::CHECKS.into_iter().filter(move |_| !is_only_files);
     checks.filter(|(name, extent, _)| scorecard.has(name, *extent))

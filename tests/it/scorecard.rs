@@ -77,6 +77,9 @@ fn a_signal_leaves_no_process() {
     while kill(&["-0", "--", &group]).success() {
         thread::sleep(Duration::from_millis(10));
     }
-    let left: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    assert_eq!(left, ["pid"]);
+    let mut left: Vec<_> =
+        fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    // Two operators run at once, and one may be killed before its `mv`.
+    left.retain(|name| name != "pid" && name != "pid.new");
+    assert!(left.is_empty(), "{left:?}");
 }

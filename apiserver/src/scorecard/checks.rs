@@ -43,13 +43,13 @@ use super::{
 };
 
 /// The name of a check, the least extent that has it, and how it runs.
-pub(super) type Check = (&'static str, Extent, Run);
+pub(super) type NamedCheck = (&'static str, Extent, CheckRun);
 
-type Run = for<'r, 'a> fn(&'r Reference<'a>) -> LocalBoxFuture<'r, Result<Verdict, CannotJudge>>;
+type CheckRun = for<'r, 'a> fn(&'r Reference<'a>) -> LocalBoxFuture<'r, Result<Verdict, CannotJudge>>;
 
 /// The checks in the order in which they run: cheap ones first.
 #[rustfmt::skip]
-pub(super) const CHECKS: [Check; 30] = [
+pub(super) const CHECKS: [NamedCheck; 30] = [
     ("converges", Extent::Quick, |reference| converges::check(reference).boxed_local()),
     ("quiet", Extent::Quick, |reference| quiet::check(reference).boxed_local()),
     ("restart-is-silent", Extent::Quick, |reference| restart_is_silent::check(reference).boxed_local()),
