@@ -141,7 +141,7 @@ pub(super) fn mask(reference: &Reference<'_>, lab: &Lab<'_>) -> Mask {
 /// What the operator says against a spec since a version: in an Event, or in a condition.
 pub(super) fn refusal(lab: &Lab<'_>, since: u64) -> Option<String> {
     static REFUSAL: LazyLock<Option<Regex>> = LazyLock::new(|| {
-        Regex::new("(?i)invalid|unsupported|not supported|not allowed|must|cannot|forbidden|immutable|denied")
+        Regex::new("(?i)invalid|unsupported|not ?supported|not ?allowed|not ?enabled|must|cannot|forbidden|immutable|denied")
             .ok()
     });
     let is_refusal = |text: &&str| REFUSAL.as_ref().is_some_and(|refusal| refusal.is_match(text));
