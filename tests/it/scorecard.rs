@@ -24,7 +24,9 @@ fn run(args: &[&str], command: &[&str]) -> Output {
 
 #[test]
 fn an_operator_of_ours_converges_and_is_quiet() {
-    let memcached = [env!("CARGO_BIN_EXE_listwatch"), "run", "memcached"];
+    let ports = ["health-probe", "metrics", "debug"].map(|of| format!("--{of}-bind-address=0"));
+    let mut memcached = vec![env!("CARGO_BIN_EXE_listwatch"), "run", "memcached"];
+    memcached.extend(ports.iter().map(String::as_str));
     let output = run(&["--only", "converges", "--only", "quiet", "--output", "json"], &memcached);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
