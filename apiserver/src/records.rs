@@ -106,6 +106,12 @@ impl WriteRecord {
         }
     }
 
+    /// Whether a client deleted the object. That of a claim or a Pod is first an update, which begins its deletion.
+    #[must_use]
+    pub fn is_deletion(&self) -> bool {
+        self.verb() == "delete" || self.method == "DELETE"
+    }
+
     /// The changed fields, without `managedFields` and those that every write changes: `.spec.replicas`, `.spec.ports[0].port`.
     #[must_use]
     pub fn changed_paths(&self) -> Vec<String> {

@@ -172,6 +172,13 @@ impl<'a> Lab<'a> {
         lab.earlier = other.server.writes_since(other.version);
         lab.earlier.retain(|write| write.version <= version);
         lab.delete_leases().await;
+        // Those that the user had not created yet.
+        for sample in &other.scorecard.samples {
+            let (status, _) = lab.request(Method::GET, &lab.path_of_sample(sample), Value::Null).await;
+            if status == 404 {
+                lab.create(sample, "--sample").await?;
+            }
+        }
         Ok(lab)
     }
 

@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::{
     lab::Lab,
     reference::Reference,
+    report::{Outcome, Verdict},
     settings::{CannotJudge, Scorecard},
     snapshot::{Mask, Snapshot},
     spec_changes::{self, Intent, SpecChange},
@@ -37,14 +38,15 @@ impl Trial<'_> {
     }
 
     /// Takes the change back. Where the server refuses that, as of storage that only grows, the samples are created again.
-    pub(super) async fn revert(&self, lab: &mut Lab<'_>) -> Result<(), CannotJudge> {
+    /// `false`: they do not go away.
+    pub(super) async fn revert(&self, lab: &mut Lab<'_>) -> Result<bool, CannotJudge> {
         let path = lab.path_of_sample(self.sample);
         let (status, _) = lab.request(Method::PATCH, &path, self.change.patch_back()).await;
-        if status != 200 {
-            let samples: Vec<Value> = lab.custom_samples().cloned().collect();
-            replace(lab, &samples).await?;
+        if status == 200 {
+            return Ok(true);
         }
-        Ok(())
+        let samples: Vec<Value> = lab.custom_samples().cloned().collect();
+        replace(lab, &samples).await
     }
 
     /// Deletes all samples, and creates them with this change: the state that the operator gets to from nothing. `None`: the
@@ -62,6 +64,11 @@ impl Trial<'_> {
         lab.settle().await?;
         Ok(Some(lab.snapshot()))
     }
+}
+
+/// Where [`replace`] is `false`.
+pub(super) fn stays() -> Verdict {
+    Verdict::new(Outcome::Skip, "more than the kinds of --keep stays when the samples are deleted")
 }
 
 /// Deletes the custom resources, and creates others in their place. `false`: they do not go away.

@@ -174,7 +174,9 @@ async fn an_operator_that_cannot_run_twice_runs_alone() {
     let dir = tempfile::tempdir().unwrap();
     let mut command = command("");
     command.insert(1, format!("LOCK={}", dir.path().join("lock").display()));
-    let only = ["quiet", "deletes-cleanly", "crash-between-writes"].map(str::to_owned).into();
+    let only = ["quiet", "deletes-cleanly", "crash-between-writes", "accepts-valid-objects"]
+        .map(str::to_owned)
+        .into();
     let report = scorecard::run(&Scorecard { only, ..settings(command) }, |_| {}).await.unwrap();
     assert_eq!(found(&report), Vec::<String>::new());
 }

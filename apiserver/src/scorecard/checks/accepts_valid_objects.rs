@@ -22,6 +22,7 @@ const OBJECTS_MAX: usize = 8;
 const NAME_CHARS_MAX: usize = 63;
 
 pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
+    let children = reference.repaired().await?;
     let mut lab = reference.settled().await?;
     let objects = objects(reference, &lab).await;
     if objects.is_empty() {
@@ -38,7 +39,7 @@ pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict
         }
         settled?;
     }
-    lab.delete_children(reference.repaired().await?).await;
+    lab.delete_children(children).await;
     let mask = trial::mask(reference, &lab);
     lab.settle().await?;
     let missing = |lab: &Lab| {

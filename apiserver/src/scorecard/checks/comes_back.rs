@@ -33,7 +33,9 @@ pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict
     for trial in &trials {
         trial.apply(&lab).await;
         lab.settle().await?;
-        trial.revert(&mut lab).await?;
+        if !trial.revert(&mut lab).await? {
+            return Ok(trial::stays());
+        }
         let after = format!("{} and back", trial.what());
         let verdict = lab.judge(&reference.state, &mask, &after).await?;
         let verdict = Verdict { trigger: Some(trial.name.clone()), ..verdict };

@@ -36,7 +36,7 @@ pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict
         let annotated = |value: Value| json!({"metadata": {"annotations": {ANNOTATION: value}}});
         lab.request(Method::PATCH, &path, annotated("1".into())).await;
         lab.server.end_faults();
-        lab.settle().await?;
+        lab.settle_fully().await?;
         let (_, object) = lab.request(Method::GET, &path, Value::Null).await;
         if object["metadata"]["annotations"][ANNOTATION] != "1" {
             return Ok(Verdict::fail(format!(

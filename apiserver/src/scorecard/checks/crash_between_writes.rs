@@ -12,6 +12,7 @@ use futures_util::{StreamExt, stream};
 
 use super::{
     super::{
+        journal,
         reference::{Reference, Trigger},
         report::{Outcome, Verdict},
         settings::{CannotJudge, Extent},
@@ -64,11 +65,15 @@ pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict
         return Ok(Verdict::new(Outcome::Skip, why));
     }
     // Large: each is a run.
-    let runs = crashes.iter().map(|crash| Box::pin(judged(reference, crash)));
+    let runs = crashes.iter().map(|crash| Box::pin(journal::recorded(judged(reference, crash))));
     let mut verdicts = pin!(stream::iter(runs).buffered(reference.jobs));
     let mut late = None;
-    while let Some(verdict) = verdicts.next().await {
+    while let Some((verdict, journal)) = verdicts.next().await {
         if let Some(failure) = failure(verdict?, &mut late) {
+            // Not that of another run, which ends later.
+            if let Some(journal) = journal {
+                journal::note(|| journal);
+            }
             return Ok(failure);
         }
     }
@@ -112,8 +117,14 @@ async fn judged(reference: &Reference<'_>, crash: &Crash) -> Result<Verdict, Can
 
 async fn run(reference: &Reference<'_>, crash: &Crash) -> Result<Verdict, CannotJudge> {
     let mut lab = reference.at(crash.version).await?;
-    lab.connected().await?;
-    let mut verdict = reference.judge_counts(&mut lab, &crash.description()).await?;
+    let judged = async {
+        lab.connected().await?;
+        reference.judge_counts(&mut lab, &crash.description()).await
+    };
+    // It may end at each start.
+    let judged = judged.await;
+    let mut verdict =
+        judged.unwrap_or_else(|CannotJudge(why)| Verdict::fail(format!("{}: {why}", crash.description())));
     lab.end().await;
     verdict.trigger = Some(crash.name.clone());
     Ok(verdict)

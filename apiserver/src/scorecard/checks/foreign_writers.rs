@@ -20,9 +20,9 @@ pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict
     for path in &paths {
         lab.request(Method::PATCH, path, patch("1".into())).await;
     }
-    lab.settle().await?;
+    lab.settle_fully().await?;
     lab.poke().await;
-    lab.settle().await?;
+    lab.settle_fully().await?;
     let mut lost = Vec::new();
     for path in &paths {
         let (_, object) = lab.request(Method::GET, path, Value::Null).await;

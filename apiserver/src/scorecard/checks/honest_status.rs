@@ -22,23 +22,26 @@ pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict
     let mut lab = reference.settled().await?;
     let mut trials = trial::trials(reference, &lab, Intent::Change).await;
     trials.truncate(CHANGES_MAX);
+    if trials.is_empty() {
+        return Ok(Verdict::new(Outcome::Skip, "the server accepts no change of the samples"));
+    }
+    let names: Vec<String> = lab.custom_samples().map(|sample| lab.name_of_sample(sample)).collect();
     let mut too_early = Vec::new();
     for trial in &trials {
         let name = lab.name_of_sample(trial.sample);
         for is_back in [false, true] {
             let version = lab.server.version();
-            if is_back {
-                trial.revert(&mut lab).await?;
-            } else {
+            if !is_back {
                 trial.apply(&lab).await;
+            } else if !trial.revert(&mut lab).await? {
+                return Ok(trial::stays());
             }
             lab.until_work_since(version).await;
             lab.settle().await?;
-            let child = child_after_ready(&lab.work_since(version), &name);
+            let child = child_after_ready(&lab.work_since(version), &name, &names);
             too_early.extend(child.map(|child| format!("{name} is Ready before {child}: {}", trial.what())));
         }
     }
-    let names: Vec<String> = lab.custom_samples().map(|sample| lab.name_of_sample(sample)).collect();
     let mut writes = lab.work_since(lab.version);
     writes.retain(|write| names.contains(&name_of(write)));
     if let Some(problem) = writes.iter().find_map(wrong_generation) {
@@ -73,7 +76,7 @@ fn conditions(status: &Value) -> impl Iterator<Item = &Value> {
 }
 
 /// The first child that was changed, if the custom resource was ready for its new generation before.
-fn child_after_ready(writes: &[WriteRecord], sample: &str) -> Option<String> {
+fn child_after_ready(writes: &[WriteRecord], sample: &str, samples: &[String]) -> Option<String> {
     let is_ready = |write: &WriteRecord| {
         let Some(object) = write.after.as_ref().filter(|_| name_of(write) == sample) else { return false };
         let (status, generation) = (&object["status"], &object["metadata"]["generation"]);
@@ -83,7 +86,7 @@ fn child_after_ready(writes: &[WriteRecord], sample: &str) -> Option<String> {
             of_condition.unwrap_or(&status["observedGeneration"]) == generation
         })
     };
-    let children = writes.iter().position(|write| name_of(write) != sample)?;
+    let children = writes.iter().position(|write| !samples.contains(&name_of(write)))?;
     let is_too_early = writes[..children].iter().any(is_ready);
     is_too_early.then(|| name_of(&writes[children]))
 }

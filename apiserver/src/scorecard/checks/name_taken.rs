@@ -25,7 +25,7 @@ pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict
         return Ok(Verdict::new(Outcome::Skip, "no name of a simple kind that somebody else can take"));
     }
     lab.create_samples().await?;
-    lab.settle().await?;
+    lab.settle_fully().await?;
     for (path, before) in &taken {
         let (_, now) = lab.request(Method::GET, path, Value::Null).await;
         let field = |object: &Value, field: &str| object["metadata"][field].clone();

@@ -2,7 +2,7 @@
 //!
 //! It would have found konflux-ci/konflux-ci#5874: each status write triggers the next one, 1,350 reconciles a second.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::{lab::Lab, reference::Reference, report::Verdict, settings::CannotJudge};
 
@@ -23,6 +23,7 @@ pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict
         return Ok(Verdict::fail(format!("writes {object} for ever: {what}")));
     }
     let mut lab = reference.settled().await?;
+    let known = lab.noise.clone();
     let mut written = Vec::new();
     for _ in 0..PERIODS {
         let version = lab.server.version();
@@ -33,6 +34,9 @@ pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict
         if written.is_empty() {
             break;
         }
+    }
+    if let Some(loops) = loops(&lab, &known) {
+        return Ok(Verdict::fail(loops));
     }
     if let Some(first) = written.first() {
         return Ok(Verdict::fail(format!(
@@ -52,8 +56,8 @@ pub(super) async fn poke(lab: &mut Lab<'_>) -> Result<Option<String>, CannotJudg
     let (version, known) = (lab.server.version(), lab.noise.clone());
     lab.poke().await;
     lab.settle().await?;
-    if let Some((object, path)) = lab.noise.difference(&known).next() {
-        return Ok(Some(format!("writes {object} for ever: {path}")));
+    if let Some(loops) = loops(lab, &known) {
+        return Ok(Some(loops));
     }
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     for write in lab.work_since(version) {
@@ -63,6 +67,12 @@ pub(super) async fn poke(lab: &mut Lab<'_>) -> Result<Option<String>, CannotJudg
     Ok(most.map(|(object, count)| {
         format!("after a new annotation on the custom resource, {count} writes of {object}")
     }))
+}
+
+/// What the operator has begun to write for ever.
+fn loops(lab: &Lab<'_>, known: &BTreeSet<(String, String)>) -> Option<String> {
+    let (object, path) = lab.noise.difference(known).next()?;
+    Some(format!("writes {object} for ever: {path}"))
 }
 
 /// The operator's writes since a version: `update configmaps/default/web .data.time`.

@@ -72,9 +72,7 @@ async fn restart_at(
     lab.server.end_faults();
     let after = format!("started with the state {when}");
     let verdict = reference.judge(lab, &after).await?;
-    // The delete of a claim or a Pod only begins its deletion.
-    let deletes = |write: &WriteRecord| write.verb() == "delete" || write.method == "DELETE";
-    let deletion = lab.work_since(before).into_iter().find(deletes);
+    let deletion = lab.work_since(before).into_iter().find(WriteRecord::is_deletion);
     Ok(match deletion {
         Some(write) => Verdict::fail(format!(
             "{after}: it deleted {}/{} of the new object",
