@@ -102,6 +102,7 @@ pub(crate) async fn run(server: Arc<Server>, ca_pem: String) {
         waiting: HashMap::new(),
         triggers: HashMap::new(),
         recommendations: HashMap::new(),
+        rescaled: HashMap::new(),
         pod_start: server.pod_start,
         heartbeat: server.heartbeat,
         ca_pem,
@@ -155,6 +156,8 @@ struct Controllers {
     triggers: HashMap<Place, endpoints::Triggers>,
     /// What the metrics of each autoscaler asked for in the last minutes.
     recommendations: HashMap<Place, Vec<autoscaler::Recommendation>>,
+    /// When an autoscaler last changed the replicas of its target.
+    rescaled: HashMap<Place, Instant>,
     pod_start: Duration,
     heartbeat: Duration,
     ca_pem: String,
@@ -275,6 +278,7 @@ impl Controllers {
                 volume::release(storage, place);
             }
             self.recommendations.remove(place);
+            self.rescaled.remove(place);
             return;
         };
         match place.collection.as_str() {

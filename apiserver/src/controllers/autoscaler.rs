@@ -44,6 +44,9 @@ const TOLERANCE: f64 = 0.1;
 /// How long a higher recommendation counts: `--horizontal-pod-autoscaler-downscale-stabilization`, in seconds.
 const DOWNSCALE_WINDOW_SECS: u64 = 300;
 
+/// The shortest pause between two changes of the replicas: two autoscalers of one target would change them for ever.
+const RESCALE_PAUSE: Duration = Duration::from_millis(200);
+
 /// A number of replicas that the metrics of an autoscaler asked for, until this time.
 pub(crate) struct Recommendation {
     replicas: i64,
@@ -162,6 +165,17 @@ fn scale_target(
         let kept = count(autoscaler, "/status/desiredReplicas");
         return set_status(autoscaler, current, kept, metrics);
     };
+    if desired != current
+        && let Some(rest) =
+            controllers.rescaled.get(place).and_then(|at| RESCALE_PAUSE.checked_sub(at.elapsed()))
+    {
+        controllers.requeue(place, rest);
+        let kept = count(autoscaler, "/status/desiredReplicas");
+        return set_status(autoscaler, current, kept, metrics);
+    }
+    if desired != current {
+        controllers.rescaled.insert(place.clone(), Instant::now());
+    }
     if desired != current && !rescale(storage, autoscaler, target, desired, &reason) {
         let kept = count(autoscaler, "/status/desiredReplicas");
         return set_status(autoscaler, current, kept, metrics);
@@ -261,7 +275,11 @@ fn limited(autoscaler: &mut Value, current: i64, wanted: i64, now: &str) -> i64 
     let spec = &autoscaler["spec"];
     let (least, most) = (count(spec, "/minReplicas"), count(spec, "/maxReplicas"));
     let is_disabled = |direction: &str| spec["behavior"][direction]["selectPolicy"] == "Disabled";
-    let (replicas, reason, message) = if wanted > current && is_disabled("scaleUp") {
+    // Without `behavior`, at most twice as many, and always up to four.
+    let step = if spec["behavior"].is_null() { (2 * current).max(4) } else { i64::MAX };
+    let (replicas, reason, message) = if step < most && step < wanted {
+        (step, "ScaleUpLimit", "the desired replica count is increasing faster than the maximum scale rate")
+    } else if wanted > current && is_disabled("scaleUp") {
         (
             current,
             "ScaleUpLimit",
@@ -495,7 +513,9 @@ impl<'a> Usage<'a> {
         }
         for name in missing {
             let busy = match self.goal {
-                Goal::Utilization(percent) => requests.get(name).unwrap_or(&0) * percent.max(100) / 100,
+                Goal::Utilization(percent) => {
+                    requests.get(name).unwrap_or(&0).saturating_mul(percent.max(100)) / 100
+                }
                 Goal::Average(usage) => usage,
             };
             match ratio.total_cmp(&1.0) {
@@ -519,7 +539,9 @@ impl<'a> Usage<'a> {
         let mut counted =
             containers.filter(|one| self.container.is_none_or(|name| one["name"] == name)).peekable();
         counted.peek()?;
-        counted.map(|one| one["usage"].get(self.resource).map(milli)).sum()
+        counted.try_fold(0, |total: i64, one| {
+            Some(total.saturating_add(milli(one["usage"].get(self.resource)?)))
+        })
     }
 
     /// The requests of each Pod.
@@ -546,21 +568,24 @@ impl<'a> Usage<'a> {
                 format!("missing request for {resource} in container {of} of Pod {}", name(pod))
             })
         };
-        counted.map(request).sum()
+        counted.try_fold(0, |total: i64, container| Ok(total.saturating_add(request(container)?)))
     }
 
     /// The usage divided by its target, and the current values for the status.
     fn measure(&self, samples: &Samples, requests: &Samples) -> Result<(f64, Value), String> {
-        let total: i64 = samples.values().sum();
-        let average = total / samples.len() as i64;
+        // Usages of a test may be absurd.
+        let total: i128 = samples.values().copied().map(i128::from).sum();
+        let average = i64::try_from(total / samples.len() as i128).unwrap_or(i64::MAX);
         let shown = self.shown(average);
         match self.goal {
             Goal::Average(goal) => Ok((average as f64 / goal as f64, json!({"averageValue": shown}))),
             Goal::Utilization(goal) => {
-                let requested: i64 = samples.keys().filter_map(|name| requests.get(name)).sum();
+                let of_samples = samples.keys().filter_map(|name| requests.get(name));
+                let requested: i128 = of_samples.copied().map(i128::from).sum();
                 let percent = (total * 100).checked_div(requested);
                 let percent = percent.ok_or("no metrics returned matched known pods")?;
-                let current = json!({"averageUtilization": percent, "averageValue": shown});
+                let shown_percent = i32::try_from(percent).unwrap_or(i32::MAX);
+                let current = json!({"averageUtilization": shown_percent, "averageValue": shown});
                 Ok((percent as f64 / goal as f64, current))
             }
         }

@@ -64,3 +64,20 @@ async fn an_autoscaler_follows_the_metrics_and_then_writes_nothing() {
     use_cpu(&fixture, "10m").await;
     scaled_to(&fixture, 1).await;
 }
+
+/// A sum of usages did not fit into a number, and all controllers ended.
+#[tokio::test]
+async fn an_absurd_usage_does_not_end_the_controllers() {
+    let fixture = start().await;
+    fixture.until(&format!("{DEPLOYMENTS}/web"), |_, one| one["status"]["readyReplicas"] == 1).await;
+    use_cpu(&fixture, "9P").await;
+    scaled_to(&fixture, 5).await;
+    use_cpu(&fixture, "9P").await;
+    let (_, mut web) = fixture.get(&format!("{DEPLOYMENTS}/web")).await;
+    web["metadata"] = json!({"name": "another"});
+    web["spec"]["replicas"] = json!(1);
+    web["spec"]["selector"] = json!({"matchLabels": {"app": "another"}});
+    web["spec"]["template"]["metadata"]["labels"] = json!({"app": "another"});
+    assert_eq!(fixture.post(DEPLOYMENTS, web).await.0, 201);
+    fixture.until(&format!("{DEPLOYMENTS}/another"), |_, one| one["status"]["readyReplicas"] == 1).await;
+}
