@@ -66,7 +66,7 @@ pub enum Fault {
     StallWatches,
     /// Watches end cleanly at the next event and do not send it, as for a client that is too slow.
     DropSlowWatches,
-    /// Watches wait this long after a change, then send what has come meanwhile: an API server whose cache is behind.
+    /// Watches send each change this much later, or up to twice as much: an API server whose cache is behind.
     LateWatches(Duration),
     /// Watches send no bookmarks.
     NoBookmarks,
@@ -368,7 +368,7 @@ const NAMED: [(&str, &str, &str, Make); 34] = [
     ("gone-watches", "", "watches end with an ERROR event, 410 Gone, as before 1.18", |_| Ok(Fault::GoneWatches)),
     ("stall-watches", "", "watches send nothing more and do not end", |_| Ok(Fault::StallWatches)),
     ("drop-slow-watches", "", "new watches end instead of sending their next event", |_| Ok(Fault::DropSlowWatches)),
-    ("late-watches", "time=1s", "new watches wait this long after a change, as from a cache that is behind", |keys| Ok(Fault::LateWatches(keys.time("time")?))),
+    ("late-watches", "time=1s", "new watches send changes this much later, as from a cache that is behind", |keys| Ok(Fault::LateWatches(keys.time("time")?))),
     ("no-bookmarks", "", "new watches send no bookmarks", |_| Ok(Fault::NoBookmarks)),
     ("bookmarks", "every=1s", "new watches send bookmarks in this interval, instead of every minute", bookmarks),
     ("no-streaming-lists", "", "sendInitialEvents is refused with 422, as by default in 1.27 to 1.31 and 1.33", |_| Ok(Fault::NoStreamingLists)),
@@ -690,15 +690,12 @@ impl Course {
         })
     }
 
-    /// Waits as long as a fault makes the watch late, or until the faults of the watch change.
-    pub(crate) async fn late(&self) {
-        let late = self.faults.iter().rev().find_map(|planned| match planned.fault {
+    /// How late a fault makes the watch.
+    pub(crate) fn late(&self) -> Option<Duration> {
+        self.faults.iter().rev().find_map(|planned| match planned.fault {
             Fault::LateWatches(late) => Some(late),
             _ => None,
-        });
-        if let Some(late) = late {
-            let _ = tokio::time::timeout(late, self.changed()).await;
-        }
+        })
     }
 
     pub(crate) fn is_dropped_if_slow(&self) -> bool {

@@ -84,6 +84,8 @@ impl WriteRecord {
 
     fn shown(&self, object: &Value) -> Value {
         let mut object = object.clone();
+        // As in a watch, also that of a deletion.
+        object["metadata"]["resourceVersion"] = self.version.to_string().into();
         let is_secret = self.resource == "secrets";
         if let Some(fields) = object.as_object_mut().filter(|_| is_secret) {
             fields.remove("data");

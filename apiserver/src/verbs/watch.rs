@@ -161,6 +161,8 @@ pub(crate) struct Watch {
     /// Whether the next table contains its column definitions.
     columns: Columns,
     phase: Phase,
+    /// The version of the newest change that it may send, as a fault wants it.
+    newest: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -217,6 +219,7 @@ impl Watch {
             bookmark_at,
             columns: Columns::Named,
             phase: Phase::Following,
+            newest: u64::MAX,
         };
         if end.is_none() {
             watch.fail(StatusError::deadline_exceeded());
@@ -285,9 +288,17 @@ impl Watch {
                 biased;
                 () = tokio::time::sleep_until(wake) => self.on_time(),
                 // `Lagged` is not a failure: one read handles any number of notifications.
-                _ = self.changed.recv() => self.course.late().await,
+                _ = self.changed.recv() => self.be_late().await,
                 () = self.course.changed() => {}
             }
+        }
+    }
+
+    /// With a fault, waits before the changes so far are sent. Later ones then wait in turn.
+    async fn be_late(&mut self) {
+        if let Some(late) = self.course.late() {
+            self.newest = self.server.storage().revision();
+            let _ = tokio::time::timeout(late, self.course.changed()).await;
         }
     }
 
@@ -362,8 +373,8 @@ impl Watch {
                 }
                 // Only selected changes count towards the limit, so other changes cannot delay them.
                 while self.lines.len() < LINES_AT_ONCE {
-                    let Some(change) = changes.next() else {
-                        self.version = self.version.max(storage.revision());
+                    let Some(change) = changes.next().filter(|change| change.revision <= self.newest) else {
+                        self.version = self.version.max(storage.revision().min(self.newest));
                         break;
                     };
                     if !self.push_change(change) {
