@@ -324,6 +324,16 @@ async fn a_failure_is_shown_again_by_its_replay_and_is_in_the_json() {
     assert!(journal.log.contains("running 1 test"), "{}", journal.log);
 }
 
+/// An ignored child that stayed away moved the places of the others, and the next one was not tried.
+#[tokio::test]
+async fn a_child_beside_an_ignored_one_must_be_repaired() {
+    let (only, ignore) = (vec!["repairs-drift".to_owned()], vec!["ConfigMap".to_owned()]);
+    let scorecard = Scorecard { only, ignore, ..impatient("ready-is-for-ever") };
+    let report = scorecard::run(&scorecard, |_| {}).await.unwrap();
+    let found = found(&report);
+    assert!(found[0].contains("secrets/default/a deleted: secrets/default/a is missing"), "{found:?}");
+}
+
 /// It waits for the event of a new Page, which came before its start.
 #[tokio::test]
 async fn a_crash_before_the_first_write_is_found() {

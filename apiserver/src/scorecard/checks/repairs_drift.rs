@@ -11,7 +11,7 @@ use super::{
         lab::{Dependent, Lab},
         reference::Reference,
         report::{Outcome, Verdict},
-        settings::CannotJudge,
+        settings::{CannotJudge, Scorecard},
     },
     failure,
 };
@@ -66,8 +66,10 @@ pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict
 /// The children in the same order each time.
 pub(super) fn children(reference: &Reference<'_>, lab: &Lab<'_>) -> Vec<Dependent> {
     let mut children = lab.children();
-    let keep = &reference.scorecard.keep;
-    children.retain(|child| !NOT_REPAIRED.contains(&&*child.kind) && !keep.contains(&child.kind));
+    let Scorecard { keep, ignore, .. } = reference.scorecard;
+    children.retain(|Dependent { kind, .. }| {
+        !NOT_REPAIRED.contains(&&**kind) && !keep.contains(kind) && !ignore.contains(kind)
+    });
     children.sort_by(|one, other| (&one.resource, &one.key).cmp(&(&other.resource, &other.key)));
     children
 }
