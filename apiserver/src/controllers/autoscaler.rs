@@ -144,50 +144,47 @@ fn scale_target(
     controllers.recommendations.entry(place.clone()).or_insert_with(|| vec![first]);
     let (least, most) = (count(autoscaler, "/spec/minReplicas"), count(autoscaler, "/spec/maxReplicas"));
     let mut metrics = Value::Null;
-    let (desired, reason) = if current == 0 {
+    let wanted = if current == 0 {
         let message = "scaling is disabled since the replica count of the target is zero";
         set_condition(autoscaler, "ScalingActive", "False", "ScalingDisabled", message, &now);
-        (0, String::new())
+        Some((0, String::new()))
     } else if current > most {
-        (most, "Current number of replicas above Spec.MaxReplicas".to_owned())
+        Some((most, "Current number of replicas above Spec.MaxReplicas".to_owned()))
     } else if current < least {
-        (least, "Current number of replicas below Spec.MinReplicas".to_owned())
-    } else if let Some(proposal) = by_metrics(storage, autoscaler, target, &mut metrics) {
-        let up = proposal.replicas > current;
-        let reason = if up {
-            format!("{} above target", proposal.metric)
-        } else {
-            "All metrics below target".to_owned()
-        };
-        let stable = stabilized(controllers, place, autoscaler, current, proposal.replicas, &now);
-        (limited(autoscaler, current, stable, &now), reason)
+        Some((least, "Current number of replicas below Spec.MinReplicas".to_owned()))
     } else {
-        let kept = count(autoscaler, "/status/desiredReplicas");
-        return set_status(autoscaler, current, kept, metrics);
+        by_metrics(storage, autoscaler, target, &mut metrics).map(|proposal| {
+            let reason = if proposal.replicas > current {
+                format!("{} above target", proposal.metric)
+            } else {
+                "All metrics below target".to_owned()
+            };
+            let stable = stabilized(controllers, place, autoscaler, current, proposal.replicas, &now);
+            (limited(autoscaler, current, stable, &now), reason)
+        })
     };
-    if desired != current
-        && let Some(rest) =
-            controllers.rescaled.get(place).and_then(|at| RESCALE_PAUSE.checked_sub(at.elapsed()))
-    {
-        controllers.requeue(place, rest);
-        let kept = count(autoscaler, "/status/desiredReplicas");
-        return set_status(autoscaler, current, kept, metrics);
-    }
-    if desired != current {
-        controllers.rescaled.insert(place.clone(), Instant::now());
-    }
-    if desired != current && !rescale(storage, autoscaler, target, desired, &reason) {
-        let kept = count(autoscaler, "/status/desiredReplicas");
-        return set_status(autoscaler, current, kept, metrics);
-    }
-    set_status(autoscaler, current, desired, metrics);
-}
-
-fn set_status(autoscaler: &mut Value, current: i64, desired: i64, metrics: Value) {
+    let desired = wanted.filter(|(desired, reason)| {
+        let is_there = *desired == current;
+        is_there || !rests(controllers, place) && rescale(storage, autoscaler, target, *desired, reason)
+    });
     let status = &mut autoscaler["status"];
     set_count(status, "currentReplicas", current);
-    status["desiredReplicas"] = desired.into();
+    if let Some((desired, _)) = desired {
+        status["desiredReplicas"] = desired.into();
+    }
     status["currentMetrics"] = metrics;
+}
+
+/// Whether an autoscaler has just changed its target. Then it is looked at again later.
+fn rests(controllers: &mut Controllers, place: &Place) -> bool {
+    let rest = controllers.rescaled.get(place).and_then(|at| RESCALE_PAUSE.checked_sub(at.elapsed()));
+    match rest {
+        Some(rest) => controllers.requeue(place, rest),
+        None => {
+            controllers.rescaled.insert(place.clone(), Instant::now());
+        }
+    }
+    rest.is_some()
 }
 
 /// Writes the replicas of the target. Returns whether the server took them.
