@@ -177,15 +177,16 @@ impl Server {
         if !planned.is_for_server() {
             return self.faults.plan(planned);
         }
-        let mut storage = self.storage();
         if planned.fault == Fault::Backup {
-            *lock(&self.backup) = storage.checkpoint();
+            let now = self.storage().checkpoint();
+            *lock(&self.backup) = now;
             return;
         }
         if planned.fault == Fault::Restore {
-            storage.restore(&lock(&self.backup));
+            let backup = lock(&self.backup).clone();
+            return self.restore(&backup);
         }
-        storage.forget_history();
+        self.storage().forget_history();
         if planned.fault != Fault::ExpireHistory {
             self.restarts.send_modify(|count| *count += 1);
         }
