@@ -22,12 +22,13 @@ use crate::{
 };
 
 /// Collections that are not compared: their objects say what happened, or follow from other objects.
-const NOT_COMPARED: [&str; 5] = [
+const NOT_COMPARED: [&str; 6] = [
     "events.events.k8s.io",
     "events",
     "controllerrevisions.apps",
     "endpoints",
     "endpointslices.discovery.k8s.io",
+    "leases.coordination.k8s.io",
 ];
 
 /// The annotation that makes an operator look at an object again. It is not compared.
@@ -78,11 +79,7 @@ pub(super) fn is_compared(collection: &str, object: &Value) -> bool {
         let mut owners = object["metadata"]["ownerReferences"].as_array().into_iter().flatten();
         owners.any(|owner| owner["kind"] == "Deployment")
     };
-    match collection {
-        "replicasets.apps" => !is_of_deployment(),
-        "leases.coordination.k8s.io" => false,
-        _ => !NOT_COMPARED.contains(&collection),
-    }
+    !(NOT_COMPARED.contains(&collection) || collection == "replicasets.apps" && is_of_deployment())
 }
 
 /// A ReplicaSet of an earlier spec, which stays for a rollback.

@@ -4,16 +4,15 @@
 
 use std::collections::BTreeMap;
 
-use super::super::{reference::Reference, report::Verdict, settings::CannotJudge};
+use super::super::{reference::Reference, report::Verdict};
 
-#[expect(clippy::unused_async, reason = "as the other checks")]
-pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
+pub(in super::super) fn check(reference: &Reference<'_>) -> Verdict {
     if let Some(problem) = reference.problems.first() {
         let more = match reference.problems.len() {
             1 => String::new(),
             count => format!(", and {} more", count - 1),
         };
-        return Ok(Verdict::fail(format!("without a fault, {problem}{more}")));
+        return Verdict::fail(format!("without a fault, {problem}{more}"));
     }
     let mut writes: BTreeMap<&str, usize> = BTreeMap::new();
     for write in &reference.writes {
@@ -21,9 +20,9 @@ pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict
     }
     let writes: Vec<String> = writes.iter().map(|(write, count)| format!("{write} ×{count}")).collect();
     let secs = reference.worked.as_secs_f64();
-    Ok(Verdict::pass(format!(
+    Verdict::pass(format!(
         "settled within {secs:.1} s, {} writes: {}",
         reference.writes.len(),
         writes.join(", ")
-    )))
+    ))
 }
