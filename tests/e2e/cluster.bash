@@ -1,6 +1,6 @@
 # What the tests beside it share, which source it: a cluster with one node, ended when they end, and words of the shell.
 # $1: the static production binary; built by .ci/build if not given. Needs root, jq and ../shared/envtest (or $ENVTEST).
-set -euo pipefail
+set -Eeuo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 envtest=${ENVTEST:-../shared/envtest}
 KUBEBUILDER_ASSETS=${KUBEBUILDER_ASSETS:-$("$envtest/build" --cluster)}
@@ -11,8 +11,9 @@ scratch=$(mktemp -d)
 dir=$scratch/c # short: containerd's sockets are in it, and a socket's path has at most 107 bytes
 export KUBECONFIG=$dir/kubeconfig
 
-heading() { printf '\n== %s (at %d s)\n' "$1" "$SECONDS"; }
-fail() { printf 'e2e: %s\n' "$*" >&2; exit 1; }
+heading() { title=$1; printf '\n== %s (at %d s)\n' "$title" "$SECONDS"; }
+fail() { failure=$*; printf 'e2e: %s\n' "$*" >&2; exit 1; }
+trap 'failure="line $LINENO: $BASH_COMMAND"' ERR
 # Repeats a command until it succeeds, for states that `kubectl wait` does not support: for a minute, or for $limit seconds.
 eventually() {
   local limit=${limit:-60}
@@ -66,13 +67,15 @@ is_led() { kubectl -n "$1" get "pod/$(leader "$1")" >"$scratch/leader" 2>&1; }
 finish() {
   local status=$?
   if ((status != 0)) && [[ -e $KUBECONFIG ]]; then
-    heading "FAILED; the current state"
+    printf '\n== FAILED; the current state\n'
     state || true
     tail -n 5 "$dir"/{registry,containerd,kubelet}.log | cut -c 1-1000 || true
   fi
   ended || true
   "$envtest/cluster" down --dir "$dir" || true
   rm -rf "$scratch"
+  # Last, where it is found.
+  ((status == 0)) || printf 'e2e: failed in "%s": %s\n' "${title:-}" "${failure:-status $status}" >&2
 }
 ended() { :; } # what else a test has to end
 
