@@ -83,13 +83,7 @@ fn of_runs(scorecard: &Scorecard) -> impl Iterator<Item = checks::NamedCheck> {
 /// If the operator cannot be judged: it does not start, does not connect, or writes nothing; or a CRD or a sample is invalid.
 /// Without a command, only the checks of files run.
 pub async fn run(scorecard: &Scorecard, mut done: impl FnMut(&CheckResult)) -> Result<Report, CannotJudge> {
-    for only in &scorecard.only {
-        let name = only.split(':').next().unwrap_or_default();
-        if !names().contains(&name) {
-            let names = names().join(", ");
-            return Err(CannotJudge(format!("--only {only}: is not a check; there are {names}")));
-        }
-    }
+    checks::validate_only(&scorecard.only, &names())?;
     let mut report = Report { checks: Vec::new(), seed: scorecard.seed };
     let mut add = |report: &mut Report, check: CheckResult| {
         done(&check);
@@ -107,6 +101,7 @@ pub async fn run(scorecard: &Scorecard, mut done: impl FnMut(&CheckResult)) -> R
     checks::shipped_role::rules(&scorecard.rbac)?;
     let (reference, without_fault) = journal::recorded(Reference::of(scorecard)).await;
     let reference = reference?;
+    checks::validate_faults(&reference).await?;
     let checks = of_runs.into_iter().map(async |(name, _, run)| {
         let started = Instant::now();
         let (verdict, journal) = journal::recorded(run(&reference)).await;

@@ -43,6 +43,8 @@ use super::{
     reference::Reference,
     report::{Outcome, Verdict},
     settings::{CannotJudge, Extent},
+    spec_changes::Intent,
+    trial,
 };
 
 /// The name of a check, the least extent that has it, and how it runs.
@@ -84,6 +86,52 @@ pub(super) const CHECKS: [NamedCheck; 30] = [
     ("restored-backup", Extent::Faults, |reference| restored_backup::check(reference).boxed_local()),
     ("stalled-watch", Extent::Faults, |reference| stalled_watch::check(reference).boxed_local()),
 ];
+
+/// The checks of whose faults `--only CHECK:FAULT` chooses one.
+const WITH_FAULTS: [&str; 3] = [crash_between_writes::NAME, applies_spec_changes::NAME, comes_back::NAME];
+
+async fn faults_of(check: &str, reference: &Reference<'_>) -> Result<Vec<String>, CannotJudge> {
+    match check {
+        crash_between_writes::NAME => Ok(crash_between_writes::faults(reference)),
+        applies_spec_changes::NAME => trial::names(reference, Intent::Change).await,
+        comes_back::NAME => trial::names(reference, Intent::Mistake).await,
+        _ => Ok(Vec::new()),
+    }
+}
+
+/// An error if `--only` names a check that does not exist, or a fault of a check that has none to choose from.
+pub(super) fn validate_only(only: &[String], names: &[&str]) -> Result<(), CannotJudge> {
+    for only in only {
+        let (check, fault) =
+            only.split_once(':').map_or((&**only, None), |(check, fault)| (check, Some(fault)));
+        if !names.contains(&check) {
+            return Err(CannotJudge(format!(
+                "--only {only}: is not a check; there are {}",
+                names.join(", ")
+            )));
+        }
+        if fault.is_some() && !WITH_FAULTS.contains(&check) {
+            let others = WITH_FAULTS.join(", ");
+            return Err(CannotJudge(format!(
+                "--only {only}: only these have faults to choose from: {others}"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// An error if `--only` names a fault that this operator's runs do not have.
+pub(super) async fn validate_faults(reference: &Reference<'_>) -> Result<(), CannotJudge> {
+    for only in &reference.scorecard.only {
+        let Some((check, fault)) = only.split_once(':') else { continue };
+        let faults = faults_of(check, reference).await?;
+        if !faults.iter().any(|one| one == fault) {
+            let faults = faults.join(", ");
+            return Err(CannotJudge(format!("--only {only}: there is no such fault; there are {faults}")));
+        }
+    }
+    Ok(())
+}
 
 /// Children by what the watches of their kind have in their targets.
 fn by_kind(children: &[ChildKey]) -> BTreeMap<String, Vec<ChildKey>> {

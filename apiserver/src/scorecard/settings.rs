@@ -71,9 +71,9 @@ impl Scorecard {
         }
     }
 
-    /// The part of `--only` after the name of a check, if it has one.
-    pub(super) fn trigger_of(&self, check: &str) -> Option<&str> {
-        self.only.iter().find_map(|only| only.strip_prefix(check)?.strip_prefix(':'))
+    /// The faults of a check that `--only` names. None: all.
+    pub(super) fn named_faults(&self, check: &str) -> Vec<&str> {
+        self.only.iter().filter_map(|only| only.strip_prefix(check)?.strip_prefix(':')).collect()
     }
 
     /// Whether to run a check. Only this extent and larger ones have it.

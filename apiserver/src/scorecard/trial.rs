@@ -107,6 +107,14 @@ pub(super) async fn trials<'a>(reference: &Reference<'a>, lab: &Lab<'a>, intent:
     trials
 }
 
+/// The names of [`trials`].
+pub(super) async fn names(reference: &Reference<'_>, intent: Intent) -> Result<Vec<String>, CannotJudge> {
+    let lab = reference.settled().await?;
+    let names = trials(reference, &lab, intent).await.into_iter().map(|trial| trial.name).collect();
+    reference.give_back(lab).await;
+    Ok(names)
+}
+
 pub(super) fn first_samples<'a>(lab: &Lab<'a>) -> Vec<&'a Value> {
     let mut samples: Vec<&Value> = Vec::new();
     for sample in lab.custom_samples() {

@@ -385,6 +385,26 @@ async fn what_cannot_be_judged_is_an_error_in_one_line() {
     );
 }
 
+/// Most checks ignored the fault. The others were skipped, with exit code 0.
+#[tokio::test]
+async fn a_fault_that_does_not_exist_is_an_error_that_names_those_that_do() {
+    for (only, expected) in [
+        (
+            "quiet:nosuch",
+            "only these have faults to choose from: crash-between-writes, applies-spec-changes, comes-back",
+        ),
+        (
+            "crash-between-writes:nosuch",
+            "there is no such fault; there are status/pages.example.com/default/a#1, before:status/pages.example.com/default/a#1, ",
+        ),
+        ("comes-back:nosuch", "there is no such fault; there are .spec.image#1"),
+    ] {
+        let scorecard = Scorecard { only: vec![only.to_owned()], ..settings(command("")) };
+        let CannotJudge(why) = scorecard::run(&scorecard, |_| {}).await.unwrap_err();
+        assert!(why.starts_with(&format!("--only {only}: {expected}")), "{why}");
+    }
+}
+
 /// A worker pool whose first process crashes, for example.
 #[tokio::test]
 async fn what_a_process_has_started_ends_with_it() {

@@ -22,9 +22,8 @@ const MISTAKES_MAX: usize = 6;
 pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
     let mut lab = reference.settled().await?;
     let mut trials = trial::trials(reference, &lab, Intent::Mistake).await;
-    if let Some(only) = reference.scorecard.trigger_of(NAME) {
-        trials.retain(|trial| trial.name == only);
-    }
+    let named = reference.scorecard.named_faults(NAME);
+    trials.retain(|trial| named.is_empty() || named.contains(&&*trial.name));
     trials.truncate(MISTAKES_MAX);
     if trials.is_empty() {
         return Ok(Verdict::new(Outcome::Skip, "the CRD has no field with a mistake that is known"));

@@ -58,11 +58,7 @@ impl Crash {
 pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
     let crashes = crashes(reference);
     if crashes.is_empty() {
-        let why = match reference.scorecard.trigger_of(NAME) {
-            Some(only) => format!("the operator makes no such write: {only}"),
-            None => "the operator makes no write that each run has".to_owned(),
-        };
-        return Ok(Verdict::new(Outcome::Skip, why));
+        return Ok(Verdict::new(Outcome::Skip, "the operator makes no write that each run has"));
     }
     // Large: each is a run.
     let runs = crashes.iter().map(|crash| Box::pin(journal::recorded(judged(reference, crash))));
@@ -83,13 +79,22 @@ pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict
     }))
 }
 
+/// The crashes that `--only` can name.
+pub(super) fn faults(reference: &Reference<'_>) -> Vec<String> {
+    all_crashes(reference).map(|crash| crash.name).collect()
+}
+
+fn all_crashes(reference: &Reference<'_>) -> impl Iterator<Item = Crash> {
+    reference.triggers.iter().flat_map(|trigger| [Crash::after(trigger), Crash::before(trigger)])
+}
+
 /// After each write, and before the first, one in the middle, and the last. The state before a write is that after the last one, unless a
 /// controller has written between them.
 fn crashes(reference: &Reference<'_>) -> Vec<Crash> {
     let all = &reference.triggers;
-    if let Some(only) = reference.scorecard.trigger_of(NAME) {
-        let crashes = all.iter().flat_map(|trigger| [Crash::after(trigger), Crash::before(trigger)]);
-        return crashes.filter(|crash| crash.name == only).collect();
+    let named = reference.scorecard.named_faults(NAME);
+    if !named.is_empty() {
+        return all_crashes(reference).filter(|crash| named.contains(&&*crash.name)).collect();
     }
     let mut after: Vec<&Trigger> = all.iter().collect();
     let mut random = fastrand::Rng::with_seed(reference.scorecard.seed);
