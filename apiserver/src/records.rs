@@ -2,10 +2,10 @@
 //!
 //! ```text
 //! $ kubectl get --raw '/listwatch/writes?since=41'
-//! {"changed":[".spec.replicas"],"object":{"kind":"Deployment",…},"resource":"deployments.apps","type":"MODIFIED","user":"admin"}
+//! {"changed":[".spec.replicas"],"object":{"kind":"Deployment",…},"resource":"deployments.apps","time":"2026-11-21T07:14:34.250Z","type":"MODIFIED","user":"admin"}
 //! ```
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeSet, sync::Arc, time::SystemTime};
 
 use serde_json::{Value, json};
 
@@ -32,6 +32,10 @@ pub struct RequestRecord {
     pub user: String,
     /// The HTTP status of the answer.
     pub status: u16,
+    /// When it was answered.
+    pub time: SystemTime,
+    /// The server's version then: writes with larger ones came later.
+    pub version: u64,
 }
 
 /// A write that changed an object. Writes that were refused, or changed nothing, are only among the [`RequestRecord`]s.
@@ -39,6 +43,8 @@ pub struct RequestRecord {
 pub struct WriteRecord {
     /// The resourceVersion after the write.
     pub version: u64,
+    /// When it was.
+    pub time: SystemTime,
     /// The user. Empty for the server's controllers.
     pub user: String,
     /// `POST`, … Empty for the server's controllers.
@@ -59,9 +65,12 @@ impl RequestRecord {
     /// A line of JSON.
     #[must_use]
     pub fn line(&self) -> String {
-        let RequestRecord { method, path, query, user, status, .. } = self;
+        let RequestRecord { method, path, query, user, status, time, version, .. } = self;
         let target = if query.is_empty() { path.clone() } else { format!("{path}?{query}") };
-        json!({"user": user, "method": method, "target": target, "status": status}).to_string() + "\n"
+        json!({"time": rfc3339(*time), "user": user, "method": method, "target": target, "status": status,
+            "resourceVersion": version.to_string()})
+        .to_string()
+            + "\n"
     }
 }
 
@@ -76,8 +85,8 @@ impl WriteRecord {
             _ => "MODIFIED",
         };
         let object = self.after.as_ref().or(self.before.as_ref()).map(|object| self.shown(object));
-        json!({"type": of_event, "object": object, "resource": self.resource, "user": self.user,
-            "changed": self.changed_paths()})
+        json!({"time": rfc3339(self.time), "type": of_event, "object": object, "resource": self.resource,
+            "user": self.user, "changed": self.changed_paths()})
         .to_string()
             + "\n"
     }
@@ -128,6 +137,11 @@ impl WriteRecord {
         paths.retain(|path| !is_of_every_write(path));
         paths
     }
+}
+
+/// `2026-11-21T07:14:34.250Z`
+fn rfc3339(time: SystemTime) -> String {
+    humantime::format_rfc3339_millis(time).to_string()
 }
 
 /// Adds the paths of the fields in which two values differ.

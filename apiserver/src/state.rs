@@ -159,6 +159,7 @@ impl Server {
                 let by = |field: fn(&Writer) -> &String| change.by.as_deref().map(field).cloned();
                 writes.push(WriteRecord {
                     version: change.revision,
+                    time: change.time,
                     user: by(|writer| &writer.user).unwrap_or_default(),
                     method: by(|writer| &writer.method).unwrap_or_default(),
                     path: by(|writer| &writer.path).unwrap_or_default(),

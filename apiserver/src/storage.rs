@@ -8,6 +8,7 @@ use std::{
     collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
     fmt,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    time::SystemTime,
 };
 
 use serde_json::{Value, json};
@@ -64,6 +65,7 @@ const NODE_ENTRIES: usize = 6;
 #[derive(Clone)]
 pub(crate) struct Change {
     pub(crate) revision: u64,
+    pub(crate) time: SystemTime,
     pub(crate) key: String,
     pub(crate) before: Option<Arc<Value>>,
     pub(crate) after: Option<Arc<Value>>,
@@ -284,7 +286,8 @@ impl Storage {
         };
         let bytes = after.as_deref().map_or(0, memory);
         let (key, by) = (place.key.clone(), self.writer.clone());
-        let change = Change { revision, key, before, after, by, bytes, json: Arc::default() };
+        let time = self.clock.now();
+        let change = Change { revision, time, key, before, after, by, bytes, json: Arc::default() };
         for owner in owners(change.before.as_deref()) {
             if let Some(places) = self.dependents.get_mut(owner) {
                 places.remove(place);

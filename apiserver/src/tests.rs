@@ -281,14 +281,22 @@ async fn administrators_read_the_records_of_requests_and_writes_as_lines_of_json
         let lines = text.as_str().expect("text").lines();
         lines.map(|line| serde_json::from_str(line).expect("JSON")).collect()
     };
-    let request = |method: &str, target: &str, status: u16| {
+    let request = |method: &str, target: &str, status: u16, version: u64| {
         let target = format!("{SECRETS}{target}");
-        json!({"user": "admin", "method": method, "target": target, "status": status})
+        json!({"user": "admin", "method": method, "target": target, "status": status, "resourceVersion": version.to_string()})
     };
-    let expected =
-        [request("POST", "", 201), request("PATCH", "/a", 200), request("GET", "/b?pretty=1", 404)];
-    assert_eq!(lines("/listwatch/requests").await, expected);
-    let writes = lines(&format!("/listwatch/writes?since={before}")).await;
+    let expected = [
+        request("POST", "", 201, before + 1),
+        request("PATCH", "/a", 200, before + 2),
+        request("GET", "/b?pretty=1", 404, before + 2),
+    ];
+    let (mut requests, mut writes) =
+        (lines("/listwatch/requests").await, lines(&format!("/listwatch/writes?since={before}")).await);
+    for line in requests.iter_mut().chain(&mut writes) {
+        let time = line.as_object_mut().and_then(|line| line.remove("time")).expect("a time");
+        humantime::parse_rfc3339(time.as_str().expect("text")).expect("RFC 3339");
+    }
+    assert_eq!(requests, expected);
     let shown = |write: &Value| {
         format!("{} {} {}", write["type"], write["changed"], write["object"]["metadata"]["name"])
     };

@@ -314,6 +314,10 @@ where
     let (status, elapsed) = (answer.status, started.elapsed());
     tracing::debug!(target: LOG_TARGET, %method, path, status, user_agent, ?elapsed, "answered");
     metrics::count(&server, &request, status);
+    let (now, revision) = {
+        let storage = server.storage();
+        (storage.clock.now(), storage.revision())
+    };
     server.record(RequestRecord {
         method: request.method.to_string(),
         path: request.path.clone(),
@@ -322,6 +326,8 @@ where
         user_agent: request.user_agent().to_owned(),
         user: user.unwrap_or_default(),
         status: answer.status,
+        time: now,
+        version: revision,
     });
     if fault == Some(Fault::LoseAnswer) {
         return Err(Cut);

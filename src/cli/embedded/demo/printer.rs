@@ -221,6 +221,8 @@ fn change(before: &Value, now: &Value) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::SystemTime;
+
     use super::*;
 
     fn event(kind: &str, replicas: i32, conditions: &Value) -> String {
@@ -277,6 +279,8 @@ mod tests {
                 user_agent: String::new(),
                 user: String::new(),
                 status,
+                time: SystemTime::UNIX_EPOCH,
+                version: 1,
             };
             let print = Printer { reasons: &[("patch services", "removes the port")], ..Printer::default() };
             let line = print.request(Duration::from_millis(8), Actor::Operator, &request);
