@@ -412,6 +412,9 @@ fn curl_output(text: &str) -> Result<Recorded, String> {
     let first =
         first.ok_or("is neither a recording nor the JSON that curl received, or is cut in its first line")?;
     let is_watch = first["type"].is_string() && first["object"].is_object();
+    if is_watch && first["resource"].is_string() {
+        return journal(text);
+    }
     if first["kind"] == "Status" {
         return Err(format!("is a Status, neither a list nor a watch: {first}"));
     }
@@ -432,6 +435,50 @@ fn curl_output(text: &str) -> Result<Recorded, String> {
     let all = [What::Request(sent)].into_iter().chain(body).chain(end);
     let entries = all.map(|what| Entry { time: 0.0, exchange: 1, what }).collect();
     Ok(Recorded { entries, is_cut })
+}
+
+/// The writes of an embedded API server: watch events with their resource and time. Each resource becomes an exchange.
+///
+/// ```json
+/// {"object":{"apiVersion":"apps/v1",…},"resource":"deployments.apps","time":"2026-11-21T07:14:34.250Z","type":"MODIFIED",…}
+/// ```
+fn journal(text: &str) -> Result<Recorded, String> {
+    let (mut entries, mut paths, mut began) = (Vec::new(), Vec::new(), None);
+    let mut lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()).peekable();
+    while let Some((index, line)) = lines.next() {
+        let event: Value = match serde_json::from_str(line) {
+            Ok(event) => event,
+            Err(_) if lines.peek().is_none() && !text.ends_with('\n') => {
+                return Ok(Recorded { entries, is_cut: true });
+            }
+            Err(error) => return Err(format!("line {} is not a write: {error}", index + 1)),
+        };
+        let then = event["time"].as_str().and_then(|time| humantime::parse_rfc3339(time).ok());
+        let since = then.zip(*began.get_or_insert(then));
+        let time = since.and_then(|(then, began)| then.duration_since(began).ok()).unwrap_or_default();
+        let mut add = |exchange: usize, what| {
+            entries.push(Entry { time: time.as_secs_f64(), exchange: exchange as u64 + 1, what });
+        };
+        let path = collection_path(&event);
+        let exchange = paths.iter().position(|one| *one == path).unwrap_or_else(|| {
+            let (method, path_and_query) = ("GET".to_owned(), format!("{path}?watch=1"));
+            let sent = Sent { method, path: path_and_query, accept: String::new(), body: String::new() };
+            add(paths.len(), What::Request(sent));
+            paths.push(path);
+            paths.len() - 1
+        });
+        add(exchange, What::Line(Line::new(line)));
+    }
+    Ok(Recorded { entries, is_cut: false })
+}
+
+/// `/apis/apps/v1/deployments` for a write of `deployments.apps`.
+fn collection_path(event: &Value) -> String {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let (resource, version) = (text(&event["resource"]), text(&event["object"]["apiVersion"]));
+    let plural = resource.split('.').next().unwrap_or_default();
+    let root = if version.contains('/') { "apis" } else { "api" };
+    format!("/{root}/{version}/{plural}")
 }
 
 #[cfg(test)]

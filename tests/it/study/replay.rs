@@ -280,6 +280,34 @@ async fn the_output_of_curl_is_replayed_from_standard_input() {
     );
 }
 
+/// Objects of two kinds with one name were one object.
+#[tokio::test]
+async fn a_journal_of_writes_is_replayed_by_resource() {
+    let write = |resource: &str, version: &str, secs: u64| {
+        let object = json!({"apiVersion": version, "metadata": {"name": "a", "namespace": "n", "uid": resource,
+            "resourceVersion": secs.to_string()}});
+        json!({"type": "ADDED", "object": object, "resource": resource, "user": "admin", "changed": [],
+            "time": format!("2026-11-21T07:14:{secs}.250Z")})
+    };
+    let writes = [
+        write("configmaps", "v1", 10),
+        write("pages.example.com", "example.com/v1", 11),
+        write("configmaps", "v1", 12),
+    ];
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("writes.jsonl");
+    fs::write(&file, writes.map(|write| format!("{write}\n")).concat()).unwrap();
+    let mut command = Command::from(operator::listwatch());
+    command.arg("replay").arg(file).args(["--explain", "-o", "name"]);
+    let ran = ran(command).await;
+    assert!(ran.stderr.contains("+1.000s # pages n/a is new "), "{}", ran.stderr);
+    let stdout = ran.succeeded();
+    for expected in ["configmaps: the store holds 1 object: n/a\n", "pages: the store holds 1 object: n/a\n"]
+    {
+        assert!(stdout.contains(expected), "{stdout}");
+    }
+}
+
 #[tokio::test]
 async fn a_replay_with_a_speed_takes_its_time() {
     let lines =
