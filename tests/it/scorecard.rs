@@ -59,6 +59,22 @@ fn what_cannot_be_judged_is_one_line_and_code_2() {
     }
 }
 
+/// Those of a failure stayed, and looked as if they were of this run.
+#[test]
+fn files_of_an_earlier_run_are_removed_and_no_others() {
+    let dir = tempfile::tempdir().unwrap();
+    for file in ["quiet/writes.jsonl", "converges/writes.jsonl", "converges/notes.txt", "mine/writes.jsonl"] {
+        let file = dir.path().join(file);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(file, "").unwrap();
+    }
+    let output = run(&["--only", "sample-valid", "--output-dir", dir.path().to_str().unwrap()], &[]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let exists = |file: &str| dir.path().join(file).exists();
+    assert!(!exists("quiet") && !exists("converges/writes.jsonl"));
+    assert!(exists("converges/notes.txt") && exists("mine/writes.jsonl"));
+}
+
 #[test]
 fn a_signal_leaves_no_process() {
     let dir = tempfile::tempdir().unwrap();

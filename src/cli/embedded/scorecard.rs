@@ -5,7 +5,7 @@ use std::{
     convert::Infallible,
     fs,
     io::{self, IsTerminal, Write},
-    path::PathBuf,
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
@@ -127,6 +127,7 @@ pub(super) fn main(args: ScorecardArgs) -> Result<(), Failure> {
     if let Some(dir) = &args.output_dir {
         let wrong = |error| Failure::Usage(format!("--output-dir {}: {error}", dir.display()));
         fs::create_dir_all(dir).map_err(wrong)?;
+        remove_records(dir);
     }
     until_signal(async |stop| {
         tokio::select! {
@@ -207,6 +208,20 @@ impl ProgressLine {
     }
 }
 
+/// The files of a check that failed.
+const RECORDS: [&str; 3] = ["requests.jsonl", "writes.jsonl", "operator.log"];
+
+/// Removes the files of an earlier run, and its directories if nothing else is in them.
+fn remove_records(dir: &Path) {
+    for check in scorecard::names() {
+        let dir = dir.join(check);
+        for file in RECORDS {
+            let _ = fs::remove_file(dir.join(file));
+        }
+        let _ = fs::remove_dir(dir);
+    }
+}
+
 /// Writes the files of a check that failed.
 fn record(args: &ScorecardFlags, check: &CheckResult) -> Result<(), Failure> {
     let (Some(dir), Some(journal)) = (&args.output_dir, &check.journal) else { return Ok(()) };
@@ -216,11 +231,8 @@ fn record(args: &ScorecardFlags, check: &CheckResult) -> Result<(), Failure> {
     let dir = dir.join(check.name);
     let wrong = |error: io::Error| Failure::Usage(format!("--output-dir {}: {error}", dir.display()));
     fs::create_dir_all(&dir).map_err(wrong)?;
-    for (name, text) in [
-        ("requests.jsonl", journal.requests_jsonl()),
-        ("writes.jsonl", journal.writes_jsonl()),
-        ("operator.log", journal.log.clone()),
-    ] {
+    let texts = [journal.requests_jsonl(), journal.writes_jsonl(), journal.log.clone()];
+    for (name, text) in RECORDS.into_iter().zip(texts) {
         fs::write(dir.join(name), text).map_err(wrong)?;
     }
     Ok(())
