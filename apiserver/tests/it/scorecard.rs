@@ -228,6 +228,17 @@ async fn what_follows_from_an_annotation_is_not_compared() {
     assert_eq!(found(&report), Vec::<String>::new());
 }
 
+/// A further object that the labels of the sample select, as a Prometheus selects ServiceMonitors, changed the sample's children.
+#[tokio::test]
+async fn further_objects_have_no_labels_by_which_the_operator_selects() {
+    let mut scorecard = settings(command("lists-labelled-pages"));
+    scorecard.samples[0]["metadata"]["labels"] = json!({"site": "a"});
+    scorecard.only = vec!["accepts-valid-objects".to_owned()];
+    scorecard.patience = Duration::from_secs(2);
+    let report = scorecard::run(&scorecard, |_| {}).await.unwrap();
+    assert_eq!(found(&report), Vec::<String>::new());
+}
+
 /// The change back was refused, and the state before was expected nevertheless.
 #[tokio::test]
 async fn a_field_that_only_grows_is_not_expected_to_shrink() {

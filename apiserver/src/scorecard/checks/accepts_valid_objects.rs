@@ -62,7 +62,10 @@ async fn objects<'a>(reference: &Reference<'a>, lab: &Lab<'a>) -> Vec<(String, V
     for sample in trial::first_samples(lab) {
         let kind = sample["kind"].as_str().unwrap_or_default();
         let mut add = |what: String, name: &str, mut object: Value| {
-            object["metadata"]["name"] = name.into();
+            let metadata = &mut object["metadata"];
+            metadata["name"] = name.into();
+            // What selects the sample by its labels must not select this one: its state would be another one, and rightly so.
+            metadata["labels"] = Value::Null;
             objects.push((format!("{kind} {what}"), object));
         };
         let schema = trial::schema(reference.scorecard, sample);

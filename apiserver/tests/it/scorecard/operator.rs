@@ -483,6 +483,12 @@ impl Operator {
         if self.has("copies-annotations") {
             data["annotations"] = page["metadata"]["annotations"].to_string().into();
         }
+        if self.has("lists-labelled-pages") {
+            let is_labelled = |page: &Value| page["metadata"]["labels"]["site"] == "a";
+            let pages = self.cached("pages");
+            let labelled = pages.iter().filter(|(_, page)| is_labelled(page)).map(|((_, name), _)| &**name);
+            data["pages"] = labelled.collect::<Vec<_>>().join(" ").into();
+        }
         if self.has("writes-at-each-start") {
             data["process"] = json!(std::process::id().to_string());
         }
