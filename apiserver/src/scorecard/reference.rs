@@ -8,7 +8,7 @@ use super::{
     lab::{ChildKey, Lab},
     report::{Outcome, Verdict},
     settings::{CannotJudge, Scorecard},
-    snapshot::{Mask, Mismatch, Snapshot, name_of},
+    snapshot::{Mask, Snapshot, name_of},
 };
 use crate::{
     Fault, Rule,
@@ -84,14 +84,14 @@ pub(super) struct Reference<'a> {
 struct Run<'a> {
     lab: Lab<'a>,
     state: Snapshot,
-    /// What follows from a poke: a hash of the custom resource with its annotations, for example.
-    of_poke: Vec<Mismatch>,
+    /// The state after a poke. What follows from it is a hash of the custom resource with its annotations, for example.
+    poked: Snapshot,
     counts: BTreeMap<String, [usize; 2]>,
-    triggers: Vec<Trigger>,
     problems: Vec<String>,
     loops: Vec<(String, String)>,
     worked: Duration,
-    writes: Vec<String>,
+    requests: Vec<RequestRecord>,
+    writes: Vec<WriteRecord>,
     pause: u32,
 }
 
@@ -102,11 +102,13 @@ impl<'a> Reference<'a> {
         lab.create_samples().await?;
         lab.end().await;
         let (first, second, jobs) = two_runs(scorecard).await?;
-        let (mut mask, mut problems) = (Mask::default(), second.problems);
-        problems.extend(first.problems);
+        let (mut mask, mut problems) = (Mask::default(), second.problems.clone());
+        problems.extend(first.problems.iter().cloned());
         mask.fields.extend(first.loops.iter().chain(&second.loops).cloned());
-        let of_poke = first.of_poke.into_iter().chain(second.of_poke);
-        let fields = of_poke.map(|difference| (difference.object, difference.path));
+        mask.random_names = first.state.random_names(&second.state);
+        let of_poke = |run: &Run<'_>| run.state.differences(&run.poked, &mask);
+        let of_poke = [of_poke(&first), of_poke(&second)].concat();
+        let fields = of_poke.into_iter().map(|difference| (difference.object, difference.path));
         mask.fields.extend(fields.filter(|(_, path)| !path.is_empty()));
         for difference in first.state.differences(&second.state, &mask) {
             let collection = difference.object.split('/').next().unwrap_or_default().to_owned();
@@ -119,13 +121,15 @@ impl<'a> Reference<'a> {
         }
         problems.sort();
         problems.dedup();
-        let mut counts = first.counts;
-        for (object, count) in second.counts {
+        let mut counts = without_random_parts(first.counts, &mask);
+        for (object, count) in without_random_parts(second.counts, &mask) {
             let most = counts.entry(object).or_default();
             *most = [most[0].max(count[0]), most[1].max(count[1])];
         }
         let pause = first.pause.max(second.pause);
-        let Run { lab: first, state, triggers, loops, worked, writes, .. } = first;
+        let Run { lab: first, state, loops, worked, requests, writes, .. } = first;
+        let triggers = triggers(&requests, &writes, &mask);
+        let writes = writes.iter().map(|write| format!("{} {}", write.verb(), write.resource)).collect();
         let (settled, repaired) = (Mutex::default(), OnceCell::new());
         Ok(Reference {
             scorecard,
@@ -258,7 +262,7 @@ impl<'a> Reference<'a> {
     /// The objects that were created or deleted more often than in the reference.
     fn surplus(&self, lab: &Lab<'_>) -> Vec<String> {
         let mut surplus = Vec::new();
-        for (object, [created, deleted]) in &lab.counts() {
+        for (object, [created, deleted]) in &without_random_parts(lab.counts(), &self.mask) {
             let collection = object.split('/').next().unwrap_or_default();
             let [most_created, most_deleted] = self.counts.get(object).copied().unwrap_or_default();
             if self.mask.collections.contains(collection) {
@@ -279,10 +283,9 @@ impl<'a> Reference<'a> {
 
 impl Run<'_> {
     fn has_other_objects(&self, other: &Run<'_>) -> bool {
-        self.state
-            .differences(&other.state, &Mask::default())
-            .iter()
-            .any(|difference| difference.path.is_empty())
+        let random_names = self.state.random_names(&other.state);
+        let mask = Mask { random_names, ..Mask::default() };
+        self.state.differences(&other.state, &mask).iter().any(|difference| difference.path.is_empty())
     }
 }
 
@@ -324,28 +327,37 @@ async fn run(scorecard: &Scorecard) -> Result<Run<'_>, CannotJudge> {
     }
     let mut problems = lab.dead_owners();
     problems.extend(lab.incidents());
-    let (state, counts) = (lab.snapshot(), lab.counts());
-    let triggers = triggers(&lab.server.requests(), &writes);
+    let (state, counts, requests) = (lab.snapshot(), lab.counts(), lab.server.requests());
     lab.poke().await;
     lab.settle().await?;
-    let of_poke = state.differences(&lab.snapshot(), &Mask::default());
+    let poked = lab.snapshot();
     lab.kill().await;
     Ok(Run {
         state,
-        of_poke,
+        poked,
         counts,
-        triggers,
         problems,
         loops: lab.noise.iter().cloned().collect(),
         worked,
-        writes: writes.iter().map(|write| format!("{} {}", write.verb(), write.resource)).collect(),
+        requests,
+        writes,
         pause: first.max(longest),
         lab,
     })
 }
 
+/// The numbers by names with `*` for random parts.
+fn without_random_parts(counts: BTreeMap<String, [usize; 2]>, mask: &Mask) -> BTreeMap<String, [usize; 2]> {
+    let mut sums: BTreeMap<String, [usize; 2]> = BTreeMap::new();
+    for (object, [created, deleted]) in counts {
+        let sum = sums.entry(mask.name(&object)).or_default();
+        *sum = [sum[0] + created, sum[1] + deleted];
+    }
+    sums
+}
+
 /// The writes as triggers, each with its number among the requests that a fault with its method and path counts.
-fn triggers(requests: &[RequestRecord], writes: &[WriteRecord]) -> Vec<Trigger> {
+fn triggers(requests: &[RequestRecord], writes: &[WriteRecord], mask: &Mask) -> Vec<Trigger> {
     let own: Vec<&RequestRecord> =
         requests.iter().filter(|request| writes.iter().any(|write| write.user == request.user)).collect();
     let mut triggers: Vec<Trigger> = Vec::new();
@@ -357,7 +369,7 @@ fn triggers(requests: &[RequestRecord], writes: &[WriteRecord]) -> Vec<Trigger> 
         let Some(at) = own[from..].iter().position(is_it) else { continue };
         from += at + 1;
         let Some(object) = write.after.as_ref().or(write.before.as_ref()) else { continue };
-        let object = name_of(&write.resource, &write.object, object);
+        let object = mask.name(&name_of(&write.resource, &write.object, object));
         if object.contains('*') && write.method != "POST" {
             continue;
         }

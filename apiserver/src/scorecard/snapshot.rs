@@ -66,6 +66,9 @@ const MACHINE_FIELDS: [&str; 13] = [
 /// The name of the volume that the server adds to each Pod for its token, and five random characters.
 const TOKEN_VOLUME: &str = "kube-api-access-";
 
+/// The shortest part of a name that may be random. `generateName` adds five.
+const RANDOM_CHARS_MIN: usize = 5;
+
 /// Length of a uid.
 const UID_BYTES: usize = 36;
 
@@ -145,9 +148,25 @@ pub(super) struct Mask {
     pub(super) fields: BTreeSet<(String, String)>,
     /// Collections of which the runs have different objects.
     pub(super) collections: BTreeSet<String>,
+    /// Forms of names with a random part, as [`random_form`] has them.
+    pub(super) random_names: BTreeSet<String>,
 }
 
 impl Mask {
+    /// The random part at the end of a name.
+    fn random_part<'a>(&self, name: &'a str) -> Option<&'a str> {
+        let (form, part) = random_form(name)?;
+        self.random_names.contains(&form).then_some(part)
+    }
+
+    /// A name, with `*` for its random part.
+    pub(super) fn name(&self, name: &str) -> String {
+        match self.random_part(name).and_then(|part| name.strip_suffix(part)) {
+            Some(stem) => format!("{stem}*"),
+            None => name.to_owned(),
+        }
+    }
+
     fn hides(&self, object: &str, path: &str) -> bool {
         let is_below = |field: &String| {
             path.strip_prefix(field.as_str())
@@ -157,6 +176,15 @@ impl Mask {
         self.collections.contains(collection)
             || (!path.is_empty() && self.fields.iter().any(|(of, field)| of == object && is_below(field)))
     }
+}
+
+/// What a name has in common with those of other runs if its last part is random, and this part: `deployments.apps/web-??????` and
+/// `x7k2p9` for `deployments.apps/default/web-x7k2p9`.
+fn random_form(name: &str) -> Option<(String, &str)> {
+    let (collection, key) = name.split_once('/')?;
+    let (stem, part) = key.rsplit_once('/').map_or(key, |(_, name)| name).rsplit_once('-')?;
+    let is_random = part.len() >= RANDOM_CHARS_MIN && part.chars().all(|char| char.is_ascii_alphanumeric());
+    is_random.then(|| (format!("{collection}/{stem}-{}", "?".repeat(part.len())), part))
 }
 
 /// The objects by their normalised names.
@@ -200,8 +228,40 @@ impl Snapshot {
         Snapshot(objects)
     }
 
+    /// The forms of the names that have another random part in each of two runs.
+    pub(super) fn random_names(&self, other: &Snapshot) -> BTreeSet<String> {
+        let forms = |one: &Snapshot, other: &Snapshot| -> BTreeSet<String> {
+            let own = one.0.keys().filter(|name| !other.0.contains_key(*name));
+            own.filter_map(|name| random_form(name)).map(|(form, _)| form).collect()
+        };
+        &forms(self, other) & &forms(other, self)
+    }
+
+    /// This state with `*` for the random parts of names, wherever they are.
+    fn without_random_parts(&self, mask: &Mask) -> Cow<'_, Snapshot> {
+        let parts: Vec<&str> = self.0.keys().filter_map(|name| mask.random_part(name)).collect();
+        if parts.is_empty() {
+            return Cow::Borrowed(self);
+        }
+        let mut objects: BTreeMap<String, Vec<Value>> = BTreeMap::new();
+        for (name, values) in &self.0 {
+            let mut values = values.clone();
+            let mut name = name.clone();
+            for part in &parts {
+                name = name.replace(part, "*");
+                values.iter_mut().for_each(|value| replace_text(value, part, "*"));
+            }
+            objects.entry(name).or_default().extend(values);
+        }
+        for values in objects.values_mut() {
+            values.sort_by_cached_key(Value::to_string);
+        }
+        Cow::Owned(Snapshot(objects))
+    }
+
     /// What the copy of this state in another namespace lacks.
     pub(super) fn differences_in(&self, found: &Snapshot, mask: &Mask, namespace: &str) -> Vec<Mismatch> {
+        let (own, found) = (self.without_random_parts(mask), found.without_random_parts(mask));
         let mut copies = BTreeMap::new();
         for (name, values) in &found.0 {
             let parts: Vec<&str> = name.splitn(3, '/').collect();
@@ -212,7 +272,7 @@ impl Snapshot {
             }
         }
         let mut copy = BTreeMap::new();
-        for name in self.0.keys() {
+        for name in own.0.keys() {
             let parts: Vec<&str> = name.splitn(3, '/').collect();
             if let [collection, _, of] = parts[..]
                 && let Some(values) = copies.get(&(collection, of))
@@ -234,10 +294,11 @@ impl Snapshot {
     /// What is in one and not in the other, or different.
     pub(super) fn differences(&self, found: &Snapshot, mask: &Mask) -> Vec<Mismatch> {
         let mut all = Vec::new();
-        let names: BTreeSet<&String> = self.0.keys().chain(found.0.keys()).collect();
+        let (own, found) = (self.without_random_parts(mask), found.without_random_parts(mask));
+        let names: BTreeSet<&String> = own.0.keys().chain(found.0.keys()).collect();
         for name in names.into_iter().filter(|name| !mask.hides(name, "")) {
             let none = Vec::new();
-            let (expected, found) = (self.0.get(name).unwrap_or(&none), found.0.get(name).unwrap_or(&none));
+            let (expected, found) = (own.0.get(name).unwrap_or(&none), found.0.get(name).unwrap_or(&none));
             for index in 0..expected.len().max(found.len()) {
                 let (one, other) = (expected.get(index), found.get(index));
                 let difference = |path: &str, expected: &Value, found: &Value| Mismatch {
@@ -513,6 +574,23 @@ mod tests {
         assert_eq!(one(&before).differences(&one(&after), &mask), []);
         let missing = one(&before).differences(&Snapshot::default(), &mask);
         assert_eq!(missing[0].to_string(), "widgets/a is missing");
+    }
+
+    /// In the two runs, another part of the name is random; it is also in the names of the children's children, and in fields.
+    #[test]
+    fn a_random_name_without_generate_name_is_compared_as_one() {
+        let run = |part: &str, size: u32| {
+            let pod = (format!("pods/default/web-{part}-*"), vec![json!({"of": format!("web-{part}")})]);
+            let set = (format!("deployments.apps/default/web-{part}"), vec![json!({"size": size})]);
+            Snapshot(BTreeMap::from([pod, set]))
+        };
+        let mask = Mask { random_names: run("a1b2c", 1).random_names(&run("d3e4f", 1)), ..Mask::default() };
+        assert_eq!(run("a1b2c", 1).differences(&run("00000", 1), &mask), []);
+        let other = run("a1b2c", 1).differences(&run("00000", 2), &mask);
+        assert_eq!(other[0].to_string(), "deployments.apps/default/web-* .size is 2, expected 1");
+        assert_eq!(other.len(), 1);
+        assert_eq!(mask.name("deployments.apps/other/web-ddddd"), "deployments.apps/other/web-*");
+        assert_eq!(mask.name("deployments.apps/default/web-dddd"), "deployments.apps/default/web-dddd");
     }
 
     #[test]

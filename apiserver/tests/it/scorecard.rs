@@ -239,6 +239,25 @@ async fn further_objects_have_no_labels_by_which_the_operator_selects() {
     assert_eq!(found(&report), Vec::<String>::new());
 }
 
+/// Not with a `generateName`, but with random letters of its own: the two runs without a fault had no object in common.
+#[tokio::test]
+async fn an_operator_whose_children_have_random_names_passes() {
+    let mut scorecard = settings(command("random-names"));
+    scorecard.only = [
+        "converges",
+        "repairs-drift",
+        "deletes-cleanly",
+        "crash-between-writes",
+        "recreated",
+        "two-namespaces",
+    ]
+    .map(str::to_owned)
+    .into();
+    scorecard.patience = Duration::from_secs(2);
+    let report = scorecard::run(&scorecard, |_| {}).await.unwrap();
+    assert_eq!(found(&report), Vec::<String>::new());
+}
+
 /// The change back was refused, and the state before was expected nevertheless.
 #[tokio::test]
 async fn a_field_that_only_grows_is_not_expected_to_shrink() {

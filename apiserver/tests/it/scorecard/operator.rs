@@ -386,15 +386,25 @@ impl Operator {
 
     /// Creates or repairs a child. Whether it is as it should be.
     async fn keep(&self, kind: &'static str, child: &Value, page: &Value) -> bool {
-        let (namespace, name) = key(page);
+        let (namespace, mut name) = key(page);
         let path = path(kind, &namespace);
-        let mut cache = self.cached(kind);
+        let (mut child, mut cache) = (child.clone(), self.cached(kind));
+        if self.has("random-names") && kind == "secrets" {
+            let owner = &child["metadata"]["ownerReferences"];
+            cache.retain(|_, object| object["metadata"]["ownerReferences"] == *owner);
+            let known = cache.pop_first();
+            name = known
+                .as_ref()
+                .map_or_else(|| format!("{name}-{:08x}", fastrand::u32(..)), |((_, name), _)| name.clone());
+            child["metadata"]["name"] = name.clone().into();
+            cache.extend(known.map(|(_, secret)| (key(page), secret)));
+        }
         if self.has("looks-in-any-namespace") {
             cache =
                 cache.into_iter().map(|((_, name), object)| ((namespace.clone(), name), object)).collect();
         }
         let Some(found) = cache.get(&key(page)) else {
-            return self.create(kind, child, page).await;
+            return self.create(kind, &child, page).await;
         };
         let has_owner = found["metadata"]["ownerReferences"] == child["metadata"]["ownerReferences"];
         if !has_owner && !self.has("overwrites") {
@@ -405,7 +415,7 @@ impl Operator {
             let patch = json!({"metadata": {"labels": null}});
             return self.send(Method::PATCH, &format!("{path}/{name}"), patch).await.0 == 200;
         }
-        if contains(found, child) || self.has("trusts-secrets") && kind == "secrets" {
+        if contains(found, &child) || self.has("trusts-secrets") && kind == "secrets" {
             return true;
         }
         if self.has("puts-old-bodies") {
@@ -417,7 +427,7 @@ impl Operator {
             }
             return self.send(Method::PUT, &format!("{path}/{name}"), whole).await.0 == 200;
         }
-        self.send(Method::PATCH, &format!("{path}/{name}"), child.clone()).await.0 == 200
+        self.send(Method::PATCH, &format!("{path}/{name}"), child).await.0 == 200
     }
 
     async fn create(&self, kind: &'static str, child: &Value, page: &Value) -> bool {
