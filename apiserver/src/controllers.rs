@@ -22,7 +22,7 @@ mod stateful_set;
 mod volume;
 
 pub(crate) use eviction::evict;
-pub(crate) use kubelet::HEARTBEAT;
+pub(crate) use kubelet::{HEARTBEAT, NODE};
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque},

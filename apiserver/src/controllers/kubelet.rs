@@ -24,7 +24,7 @@ use crate::{
 /// resourceVersion, also that of bookmarks.
 pub(crate) const HEARTBEAT: Duration = Duration::from_secs(10);
 
-const NODE: &str = "node-1";
+pub(crate) const NODE: &str = "node-1";
 
 /// Images with this in their name do not exist.
 const MISSING_IMAGE: &str = "does-not-exist";

@@ -12,7 +12,7 @@ use listwatch_apiserver::scorecard::{self, CannotJudge, CheckResult, Extent, Out
 use serde_json::{Value, json};
 
 /// The bugs, the check that finds each, and what it says.
-const BUGS: [(&str, &str, &str); 34] = [
+const BUGS: [(&str, &str, &str); 35] = [
     ("panics", "converges", "panicked at"),
     ("counts-for-ever", "quiet", "writes pages.example.com/default/a for ever: .status.checks"),
     ("writes-at-each-start", "restart-is-silent", "update configmaps/default/a .data.process"),
@@ -45,6 +45,11 @@ const BUGS: [(&str, &str, &str); 34] = [
         "pages.example.com/default/a has the observedGeneration 2, but only the generation 1",
     ),
     ("moves-the-time", "honest-status", ".status.conditions[Ready].lastTransitionTime changes, although"),
+    (
+        "does-not-wait-for-pods",
+        "honest-status",
+        "pages.example.com/default/a is Ready, but its Pods are pending: no replica of deployments.apps/default/a is ready",
+    ),
     ("needs-an-image", "accepts-valid-objects", "Page with the required fields alone: "),
     (
         "other-secrets-after-no-answer",
@@ -190,7 +195,7 @@ fn role(missing: &str) -> Value {
     let verbs = ["list", "watch", "create", "patch"];
     json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "pages"}, "rules": [
         rule("example.com", &["pages", "pages/status"], &verbs),
-        rule("", &["configmaps", "secrets", "services"], &verbs)]})
+        rule("", &["configmaps", "secrets", "services"], &verbs), rule("apps", &["deployments"], &verbs)]})
 }
 
 /// `converges FAIL`, for each check that found something. Without a bundle, one check is skipped, and one warns of the Secrets in the ClusterRole.
@@ -214,6 +219,15 @@ async fn an_operator_that_backs_off_from_repeated_deletions_passes() {
     scorecard.only =
         ["missed-events", "watches-come-back", "api-server-outage", "throttled"].map(str::to_owned).into();
     (scorecard.jobs, scorecard.patience) = (1, Duration::from_secs(2));
+    let report = scorecard::run(&scorecard, |_| {}).await.unwrap();
+    assert_eq!(found(&report), Vec::<String>::new());
+}
+
+/// With a Deployment: most correct operators of these tests have no workload.
+#[tokio::test]
+async fn an_operator_that_waits_for_its_pods_passes() {
+    let mut scorecard = settings(command("waits-for-pods"));
+    scorecard.only = vec!["honest-status".to_owned()];
     let report = scorecard::run(&scorecard, |_| {}).await.unwrap();
     assert_eq!(found(&report), Vec::<String>::new());
 }

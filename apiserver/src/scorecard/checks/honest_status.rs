@@ -2,23 +2,31 @@
 //! changed, nor be of a generation that does not exist yet, or of an older one than before. `lastTransitionTime` is the time at which the
 //! status of a condition changed. What a status does not have is not judged.
 //!
+//! Before that, the samples are created while no Pod fits on the node. A custom resource that owns a Deployment, StatefulSet, ReplicaSet or Pod may not
+//! say `Ready` or `Available` then. An operator whose status does not say so without the fault is not asked.
+//!
 //! It would have found cloudnative-pg/cloudnative-pg#11390: ready for a generation that was not reconciled yet.
 
-use serde_json::Value;
+use http::Method;
+use serde_json::{Value, json};
 
 use super::super::{
+    lab::{Dependent, Lab},
     reference::Reference,
     report::{Outcome, Verdict},
     settings::CannotJudge,
     spec_changes::Intent,
     trial,
 };
-use crate::WriteRecord;
+use crate::{WriteRecord, controllers::NODE};
 
 /// Most changes.
 const CHANGES_MAX: usize = 3;
 
 pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
+    if let Some(problem) = ready_without_pods(reference).await? {
+        return Ok(Verdict::fail(problem));
+    }
     let mut lab = reference.settled().await?;
     let mut trials = trial::trials(reference, &lab, Intent::Change).await;
     trials.truncate(CHANGES_MAX);
@@ -64,6 +72,70 @@ pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict
         return Ok(Verdict::new(Outcome::Skip, "no status has conditions, or an observedGeneration"));
     }
     Ok(Verdict::pass(format!("{} statuses, with {} changes of the spec", statuses.len(), trials.len())))
+}
+
+/// Creates the samples while no Pod fits on the node. What is ready in spite of that.
+async fn ready_without_pods(reference: &Reference<'_>) -> Result<Option<String>, CannotJudge> {
+    let lab = reference.settled().await?;
+    let is_usual = !ready(&lab, |_| true).is_empty();
+    reference.give_back(lab).await;
+    if !is_usual {
+        return Ok(None);
+    }
+    let mut lab = reference.lab().await?;
+    lab.connected().await?;
+    let taint = json!({"key": "scorecard.listwatch/full", "effect": "NoSchedule"});
+    let node = lab.path_of_object("nodes", NODE);
+    lab.request(Method::PATCH, &node, json!({"spec": {"taints": [taint]}})).await;
+    lab.create_samples().await?;
+    lab.until_work_since(lab.version).await;
+    lab.settle().await?;
+    let ready = lab.lasting(|lab| ready(lab, has_no_ready_replica)).await?;
+    lab.end().await;
+    Ok(ready.into_iter().next())
+}
+
+/// The custom resources that say `Ready` or `Available`, and own workloads that all are as given.
+fn ready(lab: &Lab<'_>, are: fn(&Value) -> bool) -> Vec<String> {
+    let (writes, children) = (lab.work_since(lab.version), lab.children());
+    let mut ready = Vec::new();
+    for name in lab.custom_samples().map(|sample| lab.name_of_sample(sample)) {
+        let newest = writes.iter().rev().find(|write| name_of(write) == name);
+        let Some(object) = newest.and_then(|write| write.after.as_ref()) else { continue };
+        let is_ready = |one: &&Value| {
+            ["Ready", "Available"].iter().any(|name| one["type"] == *name) && one["status"] == "True"
+        };
+        let Some(condition) = conditions(&object["status"]).find(is_ready) else { continue };
+        let own = children.iter().filter(|child| is_workload(child) && is_owner(object, &child.object));
+        let own: Vec<&Dependent> = own.collect();
+        if let Some(first) = own.first()
+            && own.iter().all(|child| are(&child.object))
+        {
+            let of_type = condition["type"].as_str().unwrap_or_default();
+            let child = format!("{}/{}", first.resource, first.key);
+            ready.push(format!(
+                "{name} is {of_type}, but its Pods are pending: no replica of {child} is ready"
+            ));
+        }
+    }
+    ready
+}
+
+fn is_owner(object: &Value, child: &Value) -> bool {
+    let mut owners = child["metadata"]["ownerReferences"].as_array().into_iter().flatten();
+    owners.any(|owner| owner["uid"] == object["metadata"]["uid"])
+}
+
+/// Not a DaemonSet: it has no Pods where none fit.
+fn is_workload(child: &Dependent) -> bool {
+    ["Deployment", "StatefulSet", "ReplicaSet", "Pod"].contains(&&*child.kind)
+        && child.object["spec"]["replicas"] != 0
+}
+
+/// Whether a workload, or a Pod, waits.
+fn has_no_ready_replica(workload: &Value) -> bool {
+    let status = &workload["status"];
+    status["readyReplicas"].as_u64().unwrap_or_default() == 0 && status["phase"] != "Running"
 }
 
 /// `pages.example.com/default/a`

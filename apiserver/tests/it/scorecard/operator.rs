@@ -1,6 +1,6 @@
 //! The operators under test, each a process: a correct one, and the same with a bug.
 //!
-//! A Page gets a Secret, a ConfigMap and a Service. As most operators do, it lists and watches the kinds, and reconciles from its caches.
+//! A Page gets a Secret, a ConfigMap and a Service, and with some of the bugs a Deployment. As most operators do, it lists and watches the kinds, and reconciles from its caches.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,7 +20,7 @@ use tokio::{
 
 use crate::fixture::http;
 
-const KINDS: [&str; 4] = ["pages", "secrets", "configmaps", "services"];
+const KINDS: [&str; 5] = ["pages", "secrets", "configmaps", "services", "deployments"];
 
 const FINALIZER: &str = "example.com/save";
 
@@ -95,7 +95,11 @@ pub async fn run(bug: String) {
 
 /// `/api/v1/namespaces/default/secrets`; of all namespaces without one.
 pub fn path(kind: &str, namespace: &str) -> String {
-    let group = if kind == "pages" { "/apis/example.com/v1" } else { "/api/v1" };
+    let group = match kind {
+        "pages" => "/apis/example.com/v1",
+        "deployments" => "/apis/apps/v1",
+        _ => "/api/v1",
+    };
     if namespace.is_empty() {
         format!("{group}/{kind}")
     } else {
@@ -323,7 +327,7 @@ impl Operator {
         if self.has("failed-is-for-ever") && page["spec"]["image"] == BAD_IMAGE {
             return self.set_status(page, json!({"phase": "Failed"})).await;
         }
-        if is_done {
+        if is_done && !(self.has("waits-for-pods") && self.waits_for_pods(page)) {
             is_done = self.set_ready(page).await;
         }
         let second = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
@@ -335,6 +339,12 @@ impl Operator {
             return self.set_status(page, json!({"checks": checks})).await;
         }
         is_done
+    }
+
+    /// Whether no replica of the Deployment is ready.
+    fn waits_for_pods(&self, page: &Value) -> bool {
+        let deployments = self.cached("deployments");
+        deployments.get(&key(page)).is_none_or(|deployment| deployment["status"]["readyReplicas"].is_null())
     }
 
     async fn clean_up(&self, page: &Value) -> bool {
@@ -471,7 +481,7 @@ impl Operator {
         self.send(Method::PATCH, &path, applied).await
     }
 
-    fn children(&self, page: &Value) -> [(&'static str, Value); 3] {
+    fn children(&self, page: &Value) -> Vec<(&'static str, Value)> {
         let name = &page["metadata"]["name"];
         let mut uid = page["metadata"]["uid"].clone();
         let first = self.first_uids.lock().unwrap().entry(key(page)).or_insert_with(|| uid.clone()).clone();
@@ -502,14 +512,20 @@ impl Operator {
         if self.has("writes-at-each-start") {
             data["process"] = json!(std::process::id().to_string());
         }
-        [
+        let mut children = vec![
             ("secrets", json!({"metadata": of_secret, "data": {"password": "c2VjcmV0"}})),
             ("configmaps", json!({"metadata": metadata, "data": data})),
             (
                 "services",
                 json!({"metadata": metadata, "spec": {"selector": {"app": name}, "ports": [{"port": 80}]}}),
             ),
-        ]
+        ];
+        if self.has("waits-for-pods") || self.has("does-not-wait-for-pods") {
+            let pod = json!({"metadata": {"labels": {"app": name}}, "spec": {"containers": [{"name": "web", "image": image}]}});
+            let spec = json!({"selector": {"matchLabels": {"app": name}}, "template": pod});
+            children.push(("deployments", json!({"metadata": metadata, "spec": spec})));
+        }
+        children
     }
 }
 
