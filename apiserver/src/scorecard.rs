@@ -23,6 +23,7 @@
 //! process    the operator's process
 //! journal    what happened in a run
 //! report     results
+//! sample_condition when a sample is settled
 //! settings   what to test, and how
 //! ```
 
@@ -36,6 +37,7 @@ mod snapshot;
 mod process;
 mod journal;
 mod report;
+mod sample_condition;
 mod settings;
 
 use std::{pin::pin, time::Instant};
@@ -46,6 +48,7 @@ use self::reference::Reference;
 pub use self::{
     journal::Journal,
     report::{CheckResult, Outcome, Report, Verdict},
+    sample_condition::SampleCondition,
     settings::{CannotJudge, Extent, Scorecard},
     snapshot::Mismatch,
 };

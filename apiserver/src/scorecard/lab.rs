@@ -410,18 +410,21 @@ impl<'a> Lab<'a> {
     /// The custom resources that still exist.
     pub(super) fn samples_left(&self) -> Vec<String> {
         let storage = self.server.server.storage();
-        let mut left = Vec::new();
-        for sample in self.custom_samples() {
-            let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-            let Some(kind) = served(&storage, sample) else { continue };
-            let metadata = &sample["metadata"];
-            let namespace = kind.namespaced.then(|| metadata["namespace"].as_str().unwrap_or(NAMESPACE));
-            let place = Place::new(kind.stored_in(), namespace, &text(&metadata["name"]));
-            if storage.get(&place).is_some() {
-                left.push(place.to_string());
-            }
-        }
-        left
+        let places = self.custom_samples().filter_map(|sample| place_of(&storage, sample));
+        places.filter(|place| storage.get(place).is_some()).map(|place| place.to_string()).collect()
+    }
+
+    /// The custom resource that does not have what [`Scorecard::settled`] asks for, and what it has. Those that are being deleted need
+    /// not have it.
+    pub(super) fn unmet(&self) -> Option<String> {
+        let condition = self.scorecard.settled.as_ref()?;
+        let storage = self.server.server.storage();
+        self.custom_samples().find_map(|sample| {
+            let place = place_of(&storage, sample)?;
+            let object = storage.get(&place)?;
+            let is_going = !object["metadata"]["deletionTimestamp"].is_null();
+            condition.unmet(object).filter(|_| !is_going).map(|has| format!("{place} {has}"))
+        })
     }
 
     /// The objects that the operator has created since the samples, and that still exist.
@@ -511,14 +514,8 @@ impl<'a> Lab<'a> {
 
     /// `pages.example.com/default/a`, as in a snapshot.
     pub(super) fn name_of_sample(&self, sample: &Value) -> String {
-        let metadata = &sample["metadata"];
-        let namespace = metadata["namespace"].as_str().unwrap_or(NAMESPACE);
-        let place = |kind: Arc<Kind>| {
-            let namespace = kind.namespaced.then_some(namespace);
-            Place::new(kind.stored_in(), namespace, metadata["name"].as_str().unwrap_or_default())
-        };
-        let kind = served(&self.server.server.storage(), sample);
-        kind.map(|kind| place(kind).to_string()).unwrap_or_default()
+        let place = place_of(&self.server.server.storage(), sample);
+        place.map(|place| place.to_string()).unwrap_or_default()
     }
 
     pub(super) fn path_of_sample(&self, sample: &Value) -> String {
@@ -599,6 +596,9 @@ impl<'a> Lab<'a> {
     /// After the runs without a fault, a third of [`Scorecard::settle`] is enough if the operator sleeps all the time: it sends no
     /// request, and none of its threads waits for a CPU. So a busy machine makes the wait longer.
     ///
+    /// With [`Scorecard::settled`], it also waits until the samples have what this asks for, but not longer than [`Scorecard::patience`] after
+    /// the last write: a fault may keep them from it. A pause before they have it does not count as the operator's longest.
+    ///
     /// Returns at once when a fault holds a request. What the operator writes for ever is added to [`Lab::noise`], and no longer waited for.
     pub(super) async fn settle(&mut self) -> Result<u32, CannotJudge> {
         let quiet = self.scorecard.settle;
@@ -620,6 +620,7 @@ impl<'a> Lab<'a> {
             if self.is_holding() {
                 return Ok(longest);
             }
+            let is_met = self.unmet().is_none();
             sleep(TICK).await;
             idle += 1;
             sleeping += 1;
@@ -628,7 +629,9 @@ impl<'a> Lab<'a> {
                 let writes = self.server.writes_since(seen);
                 seen = version;
                 if writes.iter().any(|write| self.is_work(write)) {
-                    longest = longest.max(idle);
+                    if is_met {
+                        longest = longest.max(idle);
+                    }
                     idle = 0;
                 }
                 let is_late = started.elapsed() > self.scorecard.patience * 2;
@@ -652,7 +655,8 @@ impl<'a> Lab<'a> {
             let is_over =
                 |ticks: u32, time: Duration| TICK * ticks >= time.max(TICK * longest * 3).max(self.delay * 3);
             let is_asleep = asleep.is_some_and(|time| is_over(sleeping, time));
-            if is_too_late || is_asleep || is_over(idle, quiet) {
+            let is_met = is_met || TICK * idle > self.scorecard.patience;
+            if is_too_late || is_met && (is_asleep || is_over(idle, quiet)) {
                 return Ok(longest);
             }
         }
@@ -863,6 +867,13 @@ fn served(storage: &Storage, object: &Value) -> Option<Arc<Kind>> {
     let group = version.split_once('/').map_or("", |(group, _)| group);
     let mut kinds = storage.kinds.in_group(group);
     kinds.find(|one| one.kind == kind && one.api_version() == version).cloned()
+}
+
+/// Where an object of a file is stored.
+fn place_of(storage: &Storage, object: &Value) -> Option<Place> {
+    let (kind, metadata) = (served(storage, object)?, &object["metadata"]);
+    let namespace = kind.namespaced.then(|| metadata["namespace"].as_str().unwrap_or(NAMESPACE));
+    Some(Place::new(kind.stored_in(), namespace, metadata["name"].as_str().unwrap_or_default()))
 }
 
 /// `/apis/apps/v1/namespaces/default/deployments/web`; the collection without a name.

@@ -317,6 +317,10 @@ async fn run(scorecard: &Scorecard) -> Result<Run<'_>, CannotJudge> {
     let started = Instant::now();
     let first = lab.until_work_since(lab.version).await;
     let longest = lab.settle().await?;
+    if let (Some(condition), Some(unmet)) = (&scorecard.settled, lab.unmet()) {
+        let secs = scorecard.patience.as_secs();
+        return Err(CannotJudge(format!("--settled {condition}: {unmet}, {secs} s after the last write")));
+    }
     // It was quiet for as long at the end.
     let worked = started.elapsed().saturating_sub(scorecard.settle);
     let writes = lab.work_since(lab.version);

@@ -4,6 +4,8 @@ use std::{fmt, time::Duration};
 
 use serde_json::Value;
 
+use super::sample_condition::SampleCondition;
+
 /// How many checks to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Extent {
@@ -43,6 +45,8 @@ pub struct Scorecard {
     pub seed: u64,
     /// How long nothing may be written until the operator counts as settled, or three times its longest pause. A third of it, if it sleeps.
     pub settle: Duration,
+    /// What each custom resource of the samples must have as well.
+    pub settled: Option<SampleCondition>,
     /// How long an operator may take to settle, and to repair a difference.
     pub patience: Duration,
     /// How long a process may take until it lists or watches the kind of a sample.
@@ -66,6 +70,7 @@ impl Scorecard {
             jobs: 4,
             seed: 1,
             settle: Duration::from_secs(1),
+            settled: None,
             patience: Duration::from_secs(30),
             start: Duration::from_secs(30),
         }

@@ -449,6 +449,23 @@ async fn a_fault_that_does_not_exist_is_an_error_that_names_those_that_do() {
     }
 }
 
+/// Without the condition, it counts as settled before its last write, and each check expects a state that is not the last one.
+#[tokio::test]
+async fn an_operator_with_a_long_pause_has_settled_when_its_status_says_so() {
+    let mut scorecard = settings(command("is-ready-later"));
+    scorecard.only = vec!["converges".to_owned()];
+    scorecard.settled = Some("jsonpath={.status.phase}=Ready".parse().unwrap());
+    let report = scorecard::run(&scorecard, |_| {}).await.unwrap();
+    assert_eq!(found(&report), Vec::<String>::new());
+    let journal = report.checks[0].journal.as_ref().unwrap();
+    assert!(journal.writes_jsonl().contains(r#""phase":"Ready""#));
+    scorecard.settled = Some("jsonpath={.status.phase}=Done".parse().unwrap());
+    scorecard.patience = Duration::from_secs(2);
+    let CannotJudge(why) = scorecard::run(&scorecard, |_| {}).await.unwrap_err();
+    let has = "pages.example.com/default/a has .status.phase \"Ready\", 2 s after the last write";
+    assert_eq!(why, format!("--settled jsonpath={{.status.phase}}=Done: {has}"));
+}
+
 /// A worker pool whose first process crashes, for example.
 #[tokio::test]
 async fn what_a_process_has_started_ends_with_it() {

@@ -10,7 +10,9 @@ use std::{
 };
 
 use clap::{Args, ValueEnum, builder::RangedU64ValueParser};
-use listwatch_apiserver::scorecard::{self, CannotJudge, CheckResult, Extent, Outcome, Scorecard};
+use listwatch_apiserver::scorecard::{
+    self, CannotJudge, CheckResult, Extent, Outcome, SampleCondition, Scorecard,
+};
 use serde_json::Value;
 use tracing::Level;
 
@@ -77,6 +79,9 @@ struct ScorecardFlags {
     /// How long nothing may be written until the operator counts as settled; more for one that pauses between its writes
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_time)]
     settle: Duration,
+    /// What each sample must have as well, as for kubectl wait, such as jsonpath={.status.phase}=Ready; without a value, the field must exist
+    #[arg(long, value_name = "CONDITION")]
+    settled: Option<SampleCondition>,
     /// How long the operator may take to settle, and to repair a difference
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_time)]
     patience: Duration,
@@ -119,6 +124,7 @@ pub(super) fn main(args: ScorecardArgs) -> Result<(), Failure> {
     settings.only.clone_from(&args.only);
     (settings.seed, settings.jobs) = (args.seed, args.jobs);
     (settings.settle, settings.patience) = (args.settle, args.patience);
+    settings.settled.clone_from(&args.settled);
     settings.extent = match (args.quick, args.all) {
         (true, _) => Extent::Quick,
         (_, true) => Extent::Faults,
@@ -253,13 +259,14 @@ fn print(args: &ScorecardFlags, check: &CheckResult) -> Result<(), Failure> {
 fn replay(args: &ScorecardFlags, check: &CheckResult) -> String {
     let mut words = vec!["listwatch scorecard".to_owned()];
     let paths = |paths: &[PathBuf]| paths.iter().map(|path| path.display().to_string()).collect();
-    let flags: [(&str, Vec<String>); 6] = [
+    let flags: [(&str, Vec<String>); 7] = [
         ("--crd", paths(&args.crd)),
         ("--sample", paths(&args.sample)),
         ("--rbac", paths(&args.rbac)),
         ("--bundle", paths(args.bundle.as_slice())),
         ("--keep", args.keep.clone()),
         ("--ignore", args.ignore.clone()),
+        ("--settled", args.settled.iter().map(ToString::to_string).collect()),
     ];
     for (flag, values) in flags {
         words.extend(values.iter().map(|value| format!("{flag} {}", quoted(value))));

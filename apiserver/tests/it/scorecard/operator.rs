@@ -33,6 +33,9 @@ const DELETIONS_MAX: usize = 5;
 /// How long a watch may be silent.
 const SILENCE: Duration = Duration::from_secs(3);
 
+/// Longer than nothing may be written until an operator counts as settled.
+const LATER: Duration = Duration::from_millis(1500);
+
 const BACKOFF_MIN: Duration = Duration::from_millis(20);
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
 
@@ -328,6 +331,9 @@ impl Operator {
             return self.set_status(page, json!({"phase": "Failed"})).await;
         }
         if is_done && !(self.has("waits-for-pods") && self.waits_for_pods(page)) {
+            if self.has("is-ready-later") && phase != Some("Ready") {
+                sleep(LATER).await;
+            }
             is_done = self.set_ready(page).await;
         }
         let second = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
