@@ -24,6 +24,10 @@ eventually() {
   done
 }
 gone() { [[ -z $(kubectl get "$@" --ignore-not-found -o name) ]]; }
+cluster_pid() { jq -r ".pids[\"$1\"]" "$dir/cluster.json"; }
+# While the controllers sleep, the garbage collector cannot delete children before the operator does.
+controllers_sleep() { kill -STOP "$(cluster_pid kube-controller-manager)"; }
+controllers_wake() { kill -CONT "$(cluster_pid kube-controller-manager)"; }
 # The requests of a service account, that of $operator if none is named, from the line $audit_from of the log on, in this form of jq. An
 # incomplete last line is skipped.
 audit_from=1
