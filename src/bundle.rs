@@ -17,7 +17,6 @@ use std::{fs, path::PathBuf};
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use semver::Version;
-use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::{manifests::Installation, rbac};
@@ -190,8 +189,8 @@ fn examples(
     let mut examples = Vec::new();
     let mut add = |yaml: &str| -> Result<usize, String> {
         let before = examples.len();
-        for document in yaml_serde::Deserializer::from_str(yaml) {
-            let object = Value::deserialize(document).map_err(|error| error.to_string())?;
+        for object in listwatch_yaml::documents(yaml) {
+            let object = object.map_err(|error| error.to_string())?;
             examples.extend(Some(object).filter(is_ours));
         }
         Ok(examples.len() - before)

@@ -21,7 +21,6 @@ use std::{
 };
 
 use diffy::DiffOptions;
-use serde::Deserialize;
 use serde_json::Value;
 
 pub use crate::client::PlannedWrite;
@@ -254,10 +253,9 @@ impl Objects {
             return Err(format!("{name}: larger than {FILE_BYTES_MAX} bytes"));
         }
         let mut objects = Objects(Vec::new());
-        for (index, document) in yaml_serde::Deserializer::from_str(&text).enumerate() {
+        for (index, object) in listwatch_yaml::documents(&text).enumerate() {
             let from = format!("{name}, document {}", index + 1);
-            let object =
-                Value::deserialize(document).map_err(|error| format!("{from}: not YAML: {error}"))?;
+            let object = object.map_err(|error| format!("{from}: not YAML: {error}"))?;
             objects.add(object, from)?;
         }
         if objects.0.is_empty() { Err(format!("{name}: holds no objects")) } else { Ok(objects) }

@@ -12,7 +12,6 @@
 
 use std::{collections::BTreeSet, fmt::Write};
 
-use serde::Deserialize;
 use serde_json::Value;
 
 use crate::resource::Resource;
@@ -194,7 +193,7 @@ fn quoted(name: &str) -> String {
 /// The same roles as objects, without the reasons.
 pub(crate) fn objects(name: &str, permissions: &[Permission]) -> Vec<Value> {
     let roles = roles(name, permissions);
-    yaml_serde::Deserializer::from_str(&roles).filter_map(|role| Value::deserialize(role).ok()).collect()
+    listwatch_yaml::documents(&roles).filter_map(Result::ok).collect()
 }
 
 /// The rules of one role. Resources of one group with the same verbs and the same reason share a rule.

@@ -74,7 +74,7 @@ impl TestServer {
         let server = Arc::new(ApiServer::in_process(&Options::default(), SystemTime::now()));
         let client = Link::new(&server).client();
         for definition in definitions {
-            let definition: Value = yaml_serde::from_str(definition).expect("a manifest in YAML");
+            let definition = listwatch_yaml::read(definition).expect("a manifest in YAML");
             let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
             let create = crate::client::Request::get(path);
             let create = create.sends(Method::POST, "application/json", definition.to_string().into_bytes());

@@ -11,10 +11,7 @@ use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, header};
 use percent_encoding::percent_decode_str;
-use serde::{
-    Deserialize,
-    de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor},
-};
+use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
 use crate::{
@@ -163,8 +160,10 @@ impl Request {
         let scan = Scan { path: &FieldPath::Root, found: &mut found };
         // Unreadable bodies are refused elsewhere.
         if self.content_type().ends_with("yaml") {
-            if let Ok(Some(first)) = first_document(&self.body) {
-                let _ = scan.deserialize(first);
+            if check_depth(&self.body).is_ok() {
+                let _ = yaml_serde::Deserializer::from_slice(&self.body)
+                    .next()
+                    .map(|first| scan.deserialize(first));
             }
         } else {
             let _ = scan.deserialize(&mut serde_json::Deserializer::from_slice(&self.body));
@@ -207,14 +206,14 @@ const YAML_OPEN_MAX: usize = 1000;
 
 /// Parses YAML, and so JSON. Reads only the first document.
 pub(crate) fn yaml(body: &[u8]) -> Result<Value, String> {
-    let Some(first) = first_document(body)? else { return Ok(Value::Null) };
-    Value::deserialize(first).map_err(|error| error.to_string())
+    check_depth(body)?;
+    let text = std::str::from_utf8(body).map_err(|error| error.to_string())?;
+    listwatch_yaml::read(text).map_err(|error| error.to_string())
 }
 
-/// The first YAML document, unless it is nested too deeply.
-fn first_document(body: &[u8]) -> Result<Option<yaml_serde::Deserializer<'_>>, String> {
+fn check_depth(yaml: &[u8]) -> Result<(), String> {
     let mut open: usize = 0;
-    for byte in body {
+    for byte in yaml {
         match byte {
             b'{' | b'[' => open += 1,
             b'}' | b']' => open = open.saturating_sub(1),
@@ -224,7 +223,7 @@ fn first_document(body: &[u8]) -> Result<Option<yaml_serde::Deserializer<'_>>, S
             return Err(format!("exceeded max depth of {YAML_OPEN_MAX}"));
         }
     }
-    Ok(yaml_serde::Deserializer::from_slice(body).next())
+    Ok(())
 }
 
 /// Finds duplicate fields.

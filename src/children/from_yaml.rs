@@ -46,7 +46,7 @@ macro_rules! any_kind {
 pub enum InvalidManifest {
     /// It is not YAML.
     #[error("not YAML: {0}")]
-    Yaml(#[from] yaml_serde::Error),
+    Yaml(#[from] listwatch_yaml::Error),
     /// It is of another kind.
     #[error("{0} in place of {1}")]
     Kind(String, String),
@@ -64,7 +64,7 @@ pub fn from_yaml<K: Resource + Serialize>(
     owner: &impl Resource,
     manifest: &str,
 ) -> Result<K, InvalidManifest> {
-    let mut object: Value = yaml_serde::from_str(manifest)?;
+    let mut object: Value = listwatch_yaml::read(manifest)?;
     let text = |field: &str| object[field].as_str().unwrap_or_default();
     let (found, wanted) =
         (format!("{} {}", text("apiVersion"), text("kind")), format!("{} {}", K::api_version(), K::KIND));

@@ -8,9 +8,6 @@ use std::{
     process,
 };
 
-use serde::Deserialize;
-use serde_json::Value;
-
 use super::{Runtime, RuntimeError, checked};
 #[cfg(feature = "bundle")]
 use crate::bundle::{self, BundleFlags};
@@ -288,8 +285,7 @@ fn installation(
     let mut runtime = controllers(runtime.namespaces(watched.clone())?);
     let mut definitions = Vec::new();
     for yaml in std::mem::take(&mut runtime.definitions) {
-        for document in yaml_serde::Deserializer::from_str(&yaml) {
-            let definition = Value::deserialize(document);
+        for definition in listwatch_yaml::documents(&yaml) {
             definitions
                 .push(definition.map_err(|error| wrong(format!("the definition is not YAML: {error}")))?);
         }
@@ -426,7 +422,7 @@ mod tests {
         write_bundle("cards", &flags, add).expect("a bundle");
         let file = dir.path().join("manifests/cards.clusterserviceversion.yaml");
         let version = std::fs::read_to_string(file).expect("a file");
-        let version: Value = yaml_serde::from_str(&version).expect("YAML");
+        let version = listwatch_yaml::read(&version).expect("YAML");
         let install = &version["spec"]["install"]["spec"];
         assert_eq!(install["permissions"][0]["rules"][0]["resources"], serde_json::json!(["configmaps"]));
         let examples = version["metadata"]["annotations"]["alm-examples"].as_str();
@@ -448,8 +444,8 @@ mod tests {
         let objects = |arguments: &[&str]| {
             let Ok(OperatorCommand::Manifests(flags)) = parse(arguments) else { panic!("{arguments:?}") };
             let objects = installation("cards", flags, add).expect("an installation").objects();
-            let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
-            let name = |object: &Value| {
+            let text = |value: &serde_json::Value| value.as_str().unwrap_or("-").to_owned();
+            let name = |object: &serde_json::Value| {
                 let metadata = &object["metadata"];
                 [&object["kind"], &metadata["namespace"], &metadata["name"]].map(text).join(" ")
             };

@@ -16,7 +16,6 @@ use std::{
 
 use http::Method;
 use listwatch_apiserver::{ApiServer, Options as ServerOptions, RequestRecord};
-use serde::Deserialize;
 use serde_json::Value;
 use tokio::time::sleep;
 
@@ -62,9 +61,8 @@ pub(super) async fn serve(
     let operator = client(&server.new_token(name)).map_err(|error| wrong("connect", &error))?;
     let runtime = controllers(Runtime::new(operator));
     for definition in &runtime.definitions {
-        for document in yaml_serde::Deserializer::from_str(definition) {
-            let definition =
-                Value::deserialize(document).map_err(|error| wrong("the definition is not YAML", &error))?;
+        for definition in listwatch_yaml::documents(definition) {
+            let definition = definition.map_err(|error| wrong("the definition is not YAML", &error))?;
             create(&user, DEFINITIONS, &definition).await.map_err(|error| wrong("--dev", &error))?;
         }
     }

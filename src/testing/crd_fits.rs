@@ -38,7 +38,7 @@ use crate::resource::Resource;
 ///
 /// If it does not fit, with each difference.
 pub fn crd_fits<K: Resource + Serialize>(definition: &str) {
-    let definition: Value = yaml_serde::from_str(definition).expect("a manifest in YAML");
+    let definition = listwatch_yaml::read(definition).expect("a manifest in YAML");
     let problems = problems::<K>(&definition);
     assert!(problems.is_empty(), "the CRD of {} does not fit its type:\n{}", K::KIND, problems.join("\n"));
 }

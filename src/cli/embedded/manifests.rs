@@ -146,9 +146,8 @@ fn read_file(flag: &str, path: &Path, is_found: bool, manifests: &mut Vec<Manife
     if read.map_err(|error| unreadable(flag, path, &error))? as u64 > FILE_BYTES_MAX {
         return Err(Failure::Usage(format!("{}: larger than {FILE_BYTES_MAX} bytes", path.display())));
     }
-    for (index, document) in yaml_serde::Deserializer::from_str(&text).enumerate() {
+    for (index, object) in listwatch_yaml::documents(&text).enumerate() {
         let from = format!("{}, document {}", path.display(), index + 1);
-        let object = Value::deserialize(document);
         let object = object.map_err(|error| Failure::Usage(format!("{from}: not YAML: {error}")))?;
         match take(object, from, manifests) {
             Err(Failure::Usage(problem)) if is_found => note(&format!("skipped {problem}")),

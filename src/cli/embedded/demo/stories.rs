@@ -87,9 +87,7 @@ fn apply(
     until: Vec<Until>,
     reasons: &'static [Reason],
 ) -> Scene {
-    let objects = yaml_serde::Deserializer::from_str(text);
-    let objects =
-        objects.map(|object| applied(serde::Deserialize::deserialize(object).expect("a sample is YAML")));
+    let objects = listwatch_yaml::documents(text).map(|object| applied(object.expect("a sample is YAML")));
     let objects: Vec<Value> = objects.collect();
     assert_eq!(objects.len(), collections.len(), "the objects of {path}");
     let requests = collections.iter().zip(objects).map(|(path, object)| (Method::POST, *path, object));
