@@ -17,7 +17,8 @@ use tokio::sync::{broadcast, watch};
 use crate::{
     clock::Clock,
     json,
-    kinds::{Kinds, crd::is_established, custom_resources, field_checks::text},
+    kinds::{Kinds, crd::is_established, custom_resources, field_checks::text, metadata},
+    status::StatusError,
 };
 
 /// The place of an object: its collection (`deployments.apps`) and its key there (`default/web`, or `node-1`).
@@ -55,6 +56,9 @@ impl fmt::Display for Place {
 /// 1.5 MiB each), small ones the limit of 10,000 changes. Their JSON, which is kept for watches, is not counted. It is one to six
 /// times as large, because `<` is written `\u003c`.
 pub(crate) const HISTORY_BYTES_MAX: usize = 256 * 1024 * 1024;
+
+/// The collection of the CRDs.
+const DEFINITIONS: &str = "customresourcedefinitions.apiextensions.k8s.io";
 
 /// The size of a BTreeMap node, which has room for eleven entries.
 const NODE_BYTES: usize = 640;
@@ -376,25 +380,61 @@ impl Checkpoint {
     ///
     /// # Errors
     ///
-    /// If it is something else.
+    /// If it is something else, or an object is invalid.
     pub fn from_json(mut json: Value) -> Result<Checkpoint, String> {
         let wrong = |what: &str| format!("is not a checkpoint: {what}");
         let revision = json["resourceVersion"].as_u64().ok_or_else(|| wrong("no resourceVersion"))?;
         let Value::Object(collections) = json["objects"].take() else { return Err(wrong("no objects")) };
-        let mut objects = Vec::new();
+        let mut kinds = Kinds::new();
+        for crd in collections.get(DEFINITIONS).and_then(Value::as_array).into_iter().flatten() {
+            check(&kinds, DEFINITIONS, crd, revision).map_err(|why| wrong(&why))?;
+            let (group, plural) = (text(&crd["spec"]["group"]), text(&crd["spec"]["names"]["plural"]));
+            kinds.replace_custom(group, plural, custom_resources::kinds(crd));
+        }
+        let (mut objects, mut places) = (Vec::new(), BTreeSet::new());
         for (collection, all) in collections {
             let Value::Array(all) = all else { return Err(wrong(&format!("{collection} is not a list"))) };
             for object in all {
-                let metadata = &object["metadata"];
-                let name = metadata["name"]
-                    .as_str()
-                    .ok_or_else(|| wrong(&format!("{collection} without a name")))?;
-                let place = Place::new(&*collection, metadata["namespace"].as_str(), name);
+                let place = check(&kinds, &collection, &object, revision).map_err(|why| wrong(&why))?;
+                if !places.insert(place.clone()) {
+                    return Err(wrong(&format!("{place} is there twice")));
+                }
                 objects.push((place, Arc::new(object)));
             }
         }
         Ok(Checkpoint { revision, objects })
     }
+}
+
+/// Checks an object of a checkpoint as an update that changes nothing: controllers rely on valid objects.
+fn check(kinds: &Kinds, collection: &str, object: &Value, revision: u64) -> Result<Place, String> {
+    let metadata = &object["metadata"];
+    let name = metadata["name"].as_str().ok_or_else(|| format!("{collection} without a name"))?;
+    let place = Place::new(collection, metadata["namespace"].as_str(), name);
+    let wrong = |why: &str| Err(format!("{place}: {why}"));
+    let kind = kinds.by_kind(text(&object["apiVersion"]), text(&object["kind"]));
+    let Some(kind) = kind.filter(|kind| kind.stored_in() == collection) else {
+        return wrong("its apiVersion and kind are not of this resource");
+    };
+    if kind.namespaced != place.namespace().is_some() {
+        return wrong(if kind.namespaced { "has no namespace" } else { "has a namespace" });
+    }
+    if text(&metadata["uid"]).is_empty() {
+        return wrong("has no uid");
+    }
+    let version = text(&metadata["resourceVersion"]).parse();
+    if !version.is_ok_and(|version: u64| (1..=revision).contains(&version)) {
+        return wrong(&format!("its resourceVersion is not a number from 1 to {revision}"));
+    }
+    if let Err(why) = kind.check_types(object) {
+        return wrong(&why);
+    }
+    let mut causes = metadata::errors(kind, object);
+    kind.validate(object, Some(object), &mut causes);
+    if !causes.is_empty() {
+        return wrong(StatusError::invalid(kind, name, causes).message());
+    }
+    Ok(place)
 }
 
 impl Storage {
@@ -445,7 +485,7 @@ impl Storage {
 
     /// The CRDs.
     fn definitions(&self) -> Vec<Arc<Value>> {
-        let definitions = self.collections.get("customresourcedefinitions.apiextensions.k8s.io");
+        let definitions = self.collections.get(DEFINITIONS);
         definitions.into_iter().flat_map(|all| all.objects.values().cloned()).collect()
     }
 }

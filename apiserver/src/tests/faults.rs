@@ -532,6 +532,39 @@ async fn a_server_starts_from_the_checkpoint_of_another_one() {
     }
 }
 
+/// They were taken, and a controller panicked on a Pod whose spec was a text.
+#[tokio::test]
+async fn a_checkpoint_with_an_invalid_object_is_refused() {
+    let pod = |change: Value| {
+        let mut pod = json!({
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "a", "namespace": "default", "uid": "1", "resourceVersion": "7"},
+            "spec": {"containers": [{"name": "a", "image": "a", "imagePullPolicy": "Always",
+                "terminationMessagePolicy": "File"}], "restartPolicy": "Always", "dnsPolicy": "Default"},
+        });
+        json_patch::merge(&mut pod, &change);
+        pod
+    };
+    let read =
+        |pods: Value| Checkpoint::from_json(json!({"resourceVersion": 7, "objects": {"pods": pods}})).err();
+    assert_eq!(read(json!([pod(json!({}))])), None);
+    for (change, error) in [
+        (json!({"spec": "a"}), "cannot decode string into spec"),
+        (json!({"spec": {"containers": []}}), "Pod \"a\" is invalid: spec.containers: Required value"),
+        (json!({"metadata": {"uid": null}}), "has no uid"),
+        (json!({"metadata": {"resourceVersion": "8"}}), "its resourceVersion is not a number from 1 to 7"),
+        (json!({"kind": "Service"}), "its apiVersion and kind are not of this resource"),
+    ] {
+        let error = format!("is not a checkpoint: pods/default/a: {error}");
+        assert_eq!(read(json!([pod(change)])), Some(error));
+    }
+    let twice = "is not a checkpoint: pods/default/a is there twice";
+    assert_eq!(read(json!([pod(json!({})), pod(json!({}))])).as_deref(), Some(twice));
+    let error = "is not a checkpoint: pods/a: has no namespace";
+    assert_eq!(read(json!([pod(json!({"metadata": {"namespace": null}}))])).as_deref(), Some(error));
+}
+
 #[tokio::test]
 async fn an_administrator_plans_lists_and_ends_faults_by_a_path() {
     let fixture = fixture(&["internal-error,path=/listwatch"]).await;
