@@ -207,7 +207,8 @@ impl Controllers {
 
     /// Queues a place for later. Only the earliest time counts: the reconcile at that time asks for the next one.
     fn requeue(&mut self, place: &Place, after: Duration) {
-        let at = Instant::now() + after;
+        // Some deadlines are later than any time.
+        let Some(at) = Instant::now().checked_add(after) else { return };
         match self.due.get(place) {
             Some(sooner) if *sooner <= at => return,
             Some(later) => self.later.remove(&(*later, place.clone())),

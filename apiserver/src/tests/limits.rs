@@ -32,6 +32,18 @@ async fn a_pod_with_thousands_of_years_to_stop_stops() {
     }
 }
 
+/// The time of the deadline did not fit, which ended all controllers.
+#[tokio::test]
+async fn a_job_with_a_vast_deadline_runs() {
+    let fixture = Fixture::start().await;
+    let container = json!({"name": "a", "image": "a"});
+    let job = json!({"metadata": {"name": "vast"}, "spec": {"activeDeadlineSeconds": i64::MAX,
+        "template": {"spec": {"restartPolicy": "Never", "containers": [container]}}}});
+    let jobs = "/apis/batch/v1/namespaces/default/jobs";
+    assert_eq!(fixture.post(jobs, job).await.0, 201);
+    fixture.until(&format!("{jobs}/vast"), |_, job| job["status"]["active"] == 1).await;
+}
+
 /// A product overflowed, which ended all controllers.
 #[tokio::test]
 async fn a_vast_surge_does_not_end_the_controllers() {
