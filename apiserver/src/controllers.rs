@@ -35,6 +35,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::{
+    apply::managed_fields::Manager,
     kinds::{
         Kind, Part,
         conditions::set_condition,
@@ -103,6 +104,7 @@ pub(crate) async fn run(server: Arc<Server>, ca_pem: String) {
         triggers: HashMap::new(),
         recommendations: HashMap::new(),
         rescaled: HashMap::new(),
+        scrape: None,
         pod_start: server.pod_start,
         heartbeat: server.heartbeat,
         ca_pem,
@@ -158,6 +160,8 @@ struct Controllers {
     recommendations: HashMap<Place, Vec<autoscaler::Recommendation>>,
     /// When an autoscaler last changed the replicas of its target.
     rescaled: HashMap<Place, Instant>,
+    /// The latest changes of PodMetrics.
+    scrape: Option<autoscaler::Scrape>,
     pod_start: Duration,
     heartbeat: Duration,
     ca_pem: String,
@@ -235,6 +239,9 @@ impl Controllers {
         {
             self.queue.extend(quota::quotas_of(storage, &place));
         }
+        if collection == autoscaler::METRICS {
+            self.scrape = Some(autoscaler::Scrape::after(self.scrape.take()));
+        }
         self.queue.extend(autoscaler::affected(storage, &place));
         if collection == role::ROLES {
             self.queue.extend(role::aggregating(storage));
@@ -277,6 +284,9 @@ impl Controllers {
             }
             if place.collection == "persistentvolumeclaims" {
                 volume::release(storage, place);
+            }
+            if place.collection == "pods" {
+                autoscaler::forget_metrics(storage, place);
             }
             self.recommendations.remove(place);
             self.rescaled.remove(place);
@@ -472,7 +482,7 @@ fn kind_at(storage: &Storage, place: &Place) -> Option<Arc<Kind>> {
 
 /// Updates an object. Without a difference, nothing is written. A failure is retried after the next change.
 fn change(storage: &mut Storage, place: &Place, part: Part, edit: impl FnOnce(&mut Value)) {
-    if let Err(error) = try_change(storage, place, part, edit) {
+    if let Err(error) = try_change(storage, place, part, edit, Manager::default()) {
         tracing::debug!(%place, why = error.message(), "a controller could not update");
     }
 }
@@ -482,12 +492,14 @@ fn try_change(
     place: &Place,
     part: Part,
     edit: impl FnOnce(&mut Value),
+    manager: Manager,
 ) -> Result<(), StatusError> {
     let Some(object) = storage.get(place) else { return Ok(()) };
     let Some(kind) = stored_kind(storage, place, object) else { return Ok(()) };
     let mut object = kind.view(object)?.into_owned();
     edit(&mut object);
-    write::update(storage, &kind, place, object, part, &mut WriteOptions::default())?;
+    let options = &mut WriteOptions { manager, ..WriteOptions::default() };
+    write::update(storage, &kind, place, object, part, options)?;
     Ok(())
 }
 
@@ -508,6 +520,22 @@ fn record_warning(storage: &mut Storage, about: &Value, component: &str, reason:
     write_event(storage, about, component, "Warning", reason, message);
 }
 
+/// As [`record_warning`], but only if there is no such Event.
+fn record_warning_once(storage: &mut Storage, about: &Value, component: &str, reason: &str, message: &str) {
+    if storage.get(&event_place(about, component, "Warning", reason, message)).is_none() {
+        record_warning(storage, about, component, reason, message);
+    }
+}
+
+/// The same name for the same Event, which is then counted.
+fn event_place(about: &Value, component: &str, kind: &str, reason: &str, message: &str) -> Place {
+    let metadata = &about["metadata"];
+    let mut hasher = DefaultHasher::new();
+    (uid(about), component, kind, reason, message).hash(&mut hasher);
+    let name = format!("{}.{:016x}", text(&metadata["name"]), hasher.finish());
+    Place::new("events", Some(metadata["namespace"].as_str().unwrap_or("default")), &name)
+}
+
 fn write_event(
     storage: &mut Storage,
     about: &Value,
@@ -518,13 +546,8 @@ fn write_event(
 ) {
     let metadata = &about["metadata"];
     let namespace = metadata["namespace"].as_str().unwrap_or("default").to_owned();
-    let name = metadata["name"].as_str().unwrap_or_default();
     let now = storage.clock.time();
-    // The same name for the same Event, which is then counted.
-    let mut hasher = DefaultHasher::new();
-    (uid(about), component, kind, reason, message).hash(&mut hasher);
-    let event_name = format!("{name}.{:016x}", hasher.finish());
-    let known = Place::new("events", Some(&namespace), &event_name);
+    let known = event_place(about, component, kind, reason, message);
     if storage.get(&known).is_some() {
         return change(storage, &known, Part::Main, |event| {
             event["count"] = (event["count"].as_i64().unwrap_or_default() + 1).into();
@@ -532,8 +555,8 @@ fn write_event(
         });
     }
     let event = json!({
-        "metadata": {"name": event_name},
-        "involvedObject": {"kind": about["kind"], "apiVersion": about["apiVersion"], "name": name,
+        "metadata": {"name": known.name()},
+        "involvedObject": {"kind": about["kind"], "apiVersion": about["apiVersion"], "name": metadata["name"],
             "namespace": namespace, "uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]},
         "reason": reason, "message": message, "type": kind, "count": 1, "source": {"component": component},
         "reportingComponent": component, "firstTimestamp": now, "lastTimestamp": now,

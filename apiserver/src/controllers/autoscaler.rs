@@ -2,7 +2,7 @@
 //!
 //! The calculation, the conditions and their messages are those of kube-controller-manager (pkg/controller/podautoscaler), with
 //! the stabilization windows of `behavior`. There, an autoscaler is reconciled every 15 seconds, and here after each change of its
-//! target, of a Pod or of PodMetrics. So the rates of `behavior`, and the age of metrics, do not count.
+//! target, of a Pod or of PodMetrics; PodMetrics that change one after the other count as one scrape. So the rates of `behavior`, and the age of metrics, do not count.
 
 use std::{
     cmp::Ordering,
@@ -16,12 +16,13 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{
-    Controllers, change, owner_place, record, record_warning,
+    Controllers, change, delete, owner_place, record, record_warning, record_warning_once,
     rollout::{condition, count, is_ready, name, set_count},
     scheduler::milli,
     stored_kind, try_change,
 };
 use crate::{
+    apply::managed_fields::Manager,
     kinds::{
         Part,
         conditions::set_condition,
@@ -31,11 +32,11 @@ use crate::{
     schema::quantity::{canonical, quantity},
     selector::Labels,
     storage::{Place, Storage},
-    verbs::scale,
+    verbs::{delete::Deletion, scale},
 };
 
 pub(crate) const AUTOSCALERS: &str = "horizontalpodautoscalers.autoscaling";
-const METRICS: &str = "pods.metrics.k8s.io";
+pub(crate) const METRICS: &str = "pods.metrics.k8s.io";
 const COMPONENT: &str = "horizontal-pod-autoscaler";
 
 /// How far the usage may be from its target without a change: `--horizontal-pod-autoscaler-tolerance`.
@@ -46,6 +47,40 @@ const DOWNSCALE_WINDOW_SECS: u64 = 300;
 
 /// The shortest pause between two changes of the replicas: two autoscalers of one target would change them for ever.
 const RESCALE_PAUSE: Duration = Duration::from_millis(200);
+
+/// How long PodMetrics must not have changed, so that those of one `kubectl apply` count together.
+const SCRAPE_PAUSE: Duration = Duration::from_millis(500);
+
+/// The longest wait for that: `--horizontal-pod-autoscaler-sync-period`.
+const SYNC_PERIOD: Duration = Duration::from_secs(15);
+
+/// How long the CPU of a Pod that is not ready does not count: `--horizontal-pod-autoscaler-cpu-initialization-period`.
+const INITIALIZATION: Duration = Duration::from_secs(300);
+
+/// A Pod that became unready this soon after its start has never been ready:
+/// `--horizontal-pod-autoscaler-initial-readiness-delay`.
+const INITIAL_READINESS: Duration = Duration::from_secs(30);
+
+/// Changes of PodMetrics, one soon after the other.
+pub(crate) struct Scrape {
+    first: Instant,
+    last: Instant,
+}
+
+impl Scrape {
+    /// The scrape that a change belongs to.
+    pub(crate) fn after(before: Option<Scrape>) -> Scrape {
+        let now = Instant::now();
+        let before = before.filter(|before| before.last.elapsed() < SCRAPE_PAUSE);
+        Scrape { first: before.map_or(now, |before| before.first), last: now }
+    }
+
+    /// How long it may still go on.
+    fn left(&self) -> Option<Duration> {
+        let left = SCRAPE_PAUSE.checked_sub(self.last.elapsed())?;
+        Some(left.min(SYNC_PERIOD.checked_sub(self.first.elapsed())?))
+    }
+}
 
 /// A number of replicas that the metrics of an autoscaler asked for, until this time.
 pub(crate) struct Recommendation {
@@ -109,6 +144,9 @@ pub(crate) fn autoscaler(
     place: &Place,
     stored: &Value,
 ) {
+    if let Some(left) = controllers.scrape.as_ref().and_then(Scrape::left) {
+        return controllers.requeue(place, left);
+    }
     let mut autoscaler = stored.clone();
     match target(storage, place, stored) {
         Ok(target) => scale_target(controllers, storage, place, &mut autoscaler, &target),
@@ -122,11 +160,8 @@ pub(crate) fn autoscaler(
 
 /// Sets a condition to `False`. The Event comes only once, because here an autoscaler is not reconciled at intervals.
 fn fail(storage: &mut Storage, autoscaler: &mut Value, kind: &str, reason: &str, what: &str, why: &str) {
-    let message = format!("{what}: {why}");
-    if condition(autoscaler, kind).is_none_or(|before| before["message"] != message) {
-        record_warning(storage, autoscaler, COMPONENT, reason, why);
-    }
-    set_condition(autoscaler, kind, "False", reason, &message, &storage.clock.time());
+    record_warning_once(storage, autoscaler, COMPONENT, reason, why);
+    set_condition(autoscaler, kind, "False", reason, &format!("{what}: {why}"), &storage.clock.time());
 }
 
 /// Scales the target, and sets the status of the autoscaler.
@@ -195,11 +230,13 @@ fn rescale(
     desired: i64,
     reason: &str,
 ) -> bool {
-    let written = try_change(storage, &target.place, Part::Main, |object| {
+    let edit = |object: &mut Value| {
         if let Some(replicas) = object.pointer_mut(&target.pointer) {
             *replicas = desired.into();
         }
-    });
+    };
+    let manager = Manager { subresource: "scale", ..Manager::default() };
+    let written = try_change(storage, &target.place, Part::Main, edit, manager);
     let (now, size) = (storage.clock.time(), format!("New size: {desired}; reason: {reason}"));
     if let Err(error) = written {
         let why = error.message();
@@ -327,6 +364,14 @@ fn by_metrics(
         pod["metadata"]["namespace"] == *namespace && selector.matches(&pod["metadata"]["labels"])
     };
     let pods: Vec<Arc<Value>> = all.filter(|pod| is_selected(pod)).cloned().collect();
+    let selecting = selecting(storage, text(namespace), &pods);
+    if selecting.len() > 1 {
+        let (selector, keys) = (&target.selector, selecting.join(" "));
+        let message = format!("pods by selector {selector} are controlled by multiple HPAs: [{keys}]");
+        record_warning_once(storage, autoscaler, COMPONENT, "AmbiguousSelector", &message);
+        set_condition(autoscaler, "ScalingActive", "False", "AmbiguousSelector", &message, &now);
+        return None;
+    }
     let (mut best, mut failed, mut all) = (None::<Proposal>, None, Vec::new());
     for metric in each(&autoscaler["spec"]["metrics"]) {
         match proposal(storage, metric, target, &pods) {
@@ -339,8 +384,9 @@ fn by_metrics(
             Err(why) => {
                 // The status that kube-controller-manager leaves empty.
                 all.push(json!({"type": ""}));
-                let kind = text(&metric["type"]).to_owned();
-                failed = failed.or(Some((format!("FailedGet{kind}Metric"), why)));
+                let reason = format!("FailedGet{}Metric", text(&metric["type"]));
+                record_warning_once(storage, autoscaler, COMPONENT, &reason, &why);
+                failed = failed.or(Some((reason, why)));
             }
         }
     }
@@ -361,6 +407,22 @@ fn by_metrics(
             format!("the HPA was able to successfully calculate a replica count from {}", best.metric);
         set_condition(autoscaler, "ScalingActive", "True", "ValidMetricFound", &message, &now);
     })
+}
+
+/// The keys of the autoscalers whose targets select one of these Pods.
+fn selecting(storage: &Storage, namespace: &str, pods: &[Arc<Value>]) -> Vec<String> {
+    let mut all = Vec::new();
+    for place in storage.places(AUTOSCALERS) {
+        let Some(autoscaler) = storage.get(&place).filter(|_| place.namespace() == Some(namespace)) else {
+            continue;
+        };
+        let Ok(target) = target(storage, &place, autoscaler) else { continue };
+        let Ok(selector) = Labels::parse(&target.selector) else { continue };
+        if !selector.is_empty() && pods.iter().any(|pod| selector.matches(&pod["metadata"]["labels"])) {
+            all.push(place.key);
+        }
+    }
+    all
 }
 
 /// What one metric asks for. Only the usage of Pods is stored; there are no custom and external metrics.
@@ -485,7 +547,7 @@ impl<'a> Usage<'a> {
             if is_terminating(pod) || phase == "Failed" {
                 samples.remove(name(pod));
             } else if phase == "Pending"
-                || self.resource == "cpu" && samples.contains_key(name(pod)) && !is_ready(pod)
+                || self.resource == "cpu" && samples.contains_key(name(pod)) && is_starting(storage, pod)
             {
                 samples.remove(name(pod));
                 unready.insert(name(pod));
@@ -600,7 +662,50 @@ impl<'a> Usage<'a> {
     }
 }
 
-/// The PodMetrics of a Pod. A metrics server has none of a Pod that is gone.
+/// Whether the CPU of a Pod does not count: it is not ready, and has never been.
+fn is_starting(storage: &Storage, pod: &Value) -> bool {
+    if is_ready(pod) {
+        return false;
+    }
+    let since = |time: &Value| storage.clock.since(time);
+    let turned = condition(pod, "Ready").and_then(|ready| since(&ready["lastTransitionTime"]));
+    let (Some(age), Some(turned)) = (since(&pod["status"]["startTime"]), turned) else { return true };
+    age < INITIALIZATION || age < turned + INITIAL_READINESS
+}
+
+/// The PodMetrics of a Pod.
 fn metrics_of<'a>(storage: &'a Storage, target: &ScaleTarget, pod: &Value) -> Option<&'a Arc<Value>> {
-    storage.get(&Place::new(METRICS, target.place.namespace(), name(pod)))
+    storage.get(&metrics_place(target.place.namespace(), name(pod)))
+}
+
+/// Removes the PodMetrics of a Pod that is gone, as a metrics server does.
+pub(crate) fn forget_metrics(storage: &mut Storage, pod: &Place) {
+    delete(storage, &metrics_place(pod.namespace(), pod.name()), &Deletion::default());
+}
+
+fn metrics_place(namespace: Option<&str>, pod: &str) -> Place {
+    Place::new(METRICS, namespace, pod)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each PodMetrics of one `kubectl apply` had an effect of its own, beside the old ones of other Pods.
+    #[tokio::test(start_paused = true)]
+    async fn metrics_that_change_one_after_the_other_are_one_scrape() {
+        let mut scrape = Scrape::after(None);
+        for _ in 0..36 {
+            tokio::time::advance(Duration::from_millis(400)).await;
+            scrape = Scrape::after(Some(scrape));
+            assert_eq!(scrape.left(), Some(SCRAPE_PAUSE));
+        }
+        tokio::time::advance(Duration::from_millis(400)).await;
+        scrape = Scrape::after(Some(scrape));
+        assert_eq!(scrape.left(), Some(Duration::from_millis(200)), "the longest wait");
+        tokio::time::advance(Duration::from_millis(400)).await;
+        assert_eq!(scrape.left(), None);
+        tokio::time::advance(SCRAPE_PAUSE).await;
+        assert_eq!(Scrape::after(Some(scrape)).left(), Some(SCRAPE_PAUSE), "another one");
+    }
 }

@@ -81,3 +81,51 @@ async fn an_absurd_usage_does_not_end_the_controllers() {
     assert_eq!(fixture.post(DEPLOYMENTS, web).await.0, 201);
     fixture.until(&format!("{DEPLOYMENTS}/another"), |_, one| one["status"]["readyReplicas"] == 1).await;
 }
+
+#[tokio::test]
+async fn the_metrics_of_a_pod_go_with_it_and_a_scale_is_its_own_write() {
+    let fixture = start().await;
+    fixture.until(&format!("{DEPLOYMENTS}/web"), |_, one| one["status"]["readyReplicas"] == 1).await;
+    use_cpu(&fixture, "150m").await;
+    scaled_to(&fixture, 3).await;
+    let (_, web) = fixture.get(&format!("{DEPLOYMENTS}/web")).await;
+    let managed = web["metadata"]["managedFields"].as_array().into_iter().flatten();
+    let scale = json!({"f:spec": {"f:replicas": {}}});
+    let by_scale: Vec<&Value> = managed.filter(|entry| entry["fieldsV1"] == scale).collect();
+    assert_eq!(by_scale.len(), 1, "{web}");
+    assert_eq!(by_scale[0]["subresource"], "scale");
+    fixture.delete(PODS).await;
+    fixture.until(METRICS, |_, metrics| metrics["items"] == json!([])).await;
+}
+
+/// Its usage did not count, as if it were starting.
+#[tokio::test]
+async fn a_pod_that_was_ready_counts_when_it_is_no_longer() {
+    let fixture = start().await;
+    fixture.until(&format!("{DEPLOYMENTS}/web"), |_, one| one["status"]["readyReplicas"] == 1).await;
+    let (_, pods) = fixture.get(PODS).await;
+    let path = format!("{PODS}/{}/status", pods["items"][0]["metadata"]["name"].as_str().expect("a name"));
+    let turned = "2020-01-02T00:00:00Z";
+    let ready = json!({"type": "Ready", "status": "False", "lastTransitionTime": turned});
+    let status = json!({"startTime": "2020-01-01T00:00:00Z", "conditions": [ready]});
+    assert_eq!(fixture.merge(&path, json!({"status": status})).await.0, 200);
+    use_cpu(&fixture, "150m").await;
+    fixture.until(&format!("{DEPLOYMENTS}/web"), |_, one| one["spec"]["replicas"] == 3).await;
+}
+
+#[tokio::test]
+async fn two_autoscalers_of_one_target_do_nothing() {
+    let fixture = start().await;
+    let (_, mut web) = fixture.get(&format!("{AUTOSCALERS}/web")).await;
+    web["metadata"] = json!({"name": "other"});
+    assert_eq!(fixture.post(AUTOSCALERS, web).await.0, 201);
+    let message = "pods by selector app=web are controlled by multiple HPAs: [default/other default/web]";
+    let is_ambiguous = |_: u16, one: &Value| {
+        let conditions = one["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        conditions.iter().any(|one| one["reason"] == "AmbiguousSelector" && one["message"] == message)
+    };
+    fixture.until(&format!("{AUTOSCALERS}/other"), is_ambiguous).await;
+    fixture.delete(&format!("{AUTOSCALERS}/web")).await;
+    use_cpu(&fixture, "150m").await;
+    fixture.until(&format!("{DEPLOYMENTS}/web"), |_, one| one["spec"]["replicas"] == 3).await;
+}
