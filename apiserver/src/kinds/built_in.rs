@@ -403,7 +403,7 @@ pub(crate) const BUILT_IN: &[BuiltIn] = &[
         columns: stored_columns::AUTOSCALER,
         defaults: autoscalers::defaults,
         validate: autoscalers::errors,
-        ..STORED
+        ..PLAIN
     },
     BuiltIn {
         group: "autoscaling",
