@@ -325,9 +325,13 @@ impl Planned {
     fn take(&mut self, method: &Method, target: &str, user: Option<&str>) -> bool {
         let method = method.as_str();
         let is_watch = target.contains("watch=");
+        let path = target.split('?').next().unwrap_or_default();
+        let is_collection = || ResourcePath::parse(path).is_some_and(|path| path.name.is_none());
         let is_fitting = match self.fault {
-            Fault::StaleLists(_) => target.contains("resourceVersion=0") && !is_watch,
-            Fault::SlowLists(_) => !is_watch || target.contains("sendInitialEvents=true"),
+            Fault::StaleLists(_) => target.contains("resourceVersion=0") && !is_watch && is_collection(),
+            Fault::SlowLists(_) => {
+                is_collection() && (!is_watch || target.contains("sendInitialEvents=true"))
+            }
             _ => true,
         };
         let applies = self.times != Some(0)

@@ -258,6 +258,8 @@ async fn the_second_half_of_a_list_can_come_later() {
     let (_, list) = fixture.get(SECRETS).await;
     assert_eq!(list["items"].as_array().map(Vec::len), Some(2));
     assert_eq!(started.elapsed().as_secs(), 2);
+    assert_eq!(fixture.get(&format!("{SECRETS}/a")).await.0, 200);
+    assert_eq!(started.elapsed().as_secs(), 2, "an object is not a list");
     let query = "watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true";
     let mut streaming = fixture.watch(&format!("{SECRETS}?{query}")).await;
     assert_eq!(streaming.next().await, "ADDED a");
