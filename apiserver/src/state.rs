@@ -149,6 +149,15 @@ impl Server {
         requests.push_back(record);
     }
 
+    /// As [`Server::writes_since`], but an error if one of them is no longer known.
+    pub(crate) fn all_writes_since(&self, version: u64) -> Result<Vec<WriteRecord>, StatusError> {
+        let lost = self.storage().collections().map(|(_, collection)| collection.lost).max().unwrap_or(0);
+        if version < lost {
+            return Err(StatusError::expired(format!("too old resource version: {version} ({lost})")));
+        }
+        Ok(self.writes_since(version))
+    }
+
     /// The writes after a version, oldest first, as far as the history of their collections goes.
     pub(crate) fn writes_since(&self, version: u64) -> Vec<WriteRecord> {
         let storage = self.storage();

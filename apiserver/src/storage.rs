@@ -105,6 +105,8 @@ pub(crate) struct Collection {
     pub(crate) floor: u64,
     /// The changes up to this revision were dropped. An open watch that has not read them all ends.
     forgotten: u64,
+    /// The newest change that was dropped; 0 for none.
+    pub(crate) lost: u64,
     /// Wakes watches in the order in which they wait, so that simulations are repeatable: `tokio::sync::watch` wakes its
     /// receivers in random order.
     changed: broadcast::Sender<()>,
@@ -118,6 +120,7 @@ impl Collection {
             bytes: 0,
             floor,
             forgotten: floor,
+            lost: 0,
             changed: broadcast::Sender::new(1),
         }
     }
@@ -162,6 +165,7 @@ impl Collection {
             let Some(forgotten) = self.changes.pop_front() else { break };
             self.bytes -= forgotten.bytes;
             (self.floor, self.forgotten) = (forgotten.revision, forgotten.revision);
+            self.lost = forgotten.revision;
         }
         self.wake();
     }
@@ -170,6 +174,7 @@ impl Collection {
     fn forget(&mut self, revision: u64) {
         if let Some(newest) = self.changes.back() {
             self.forgotten = newest.revision;
+            self.lost = newest.revision;
         }
         self.changes.clear();
         self.bytes = 0;

@@ -306,6 +306,12 @@ async fn administrators_read_the_records_of_requests_and_writes_as_lines_of_json
     let later = format!("/listwatch/writes?since={}", fixture.server.version());
     assert_eq!(lines(&later).await, Vec::<Value>::new());
     assert_eq!(fixture.get("/listwatch/writes?since=soon").await.0, 400);
+    fixture.server.fault(Fault::ExpireHistory);
+    let last = fixture.server.version();
+    assert_eq!(lines(&format!("/listwatch/writes?since={last}")).await, Vec::<Value>::new());
+    let (status, expired) = fixture.get(&format!("/listwatch/writes?since={before}")).await;
+    assert_eq!((status, &expired["reason"]), (410, &json!("Expired")));
+    assert_eq!(expired["message"], format!("too old resource version: {before} ({last})"));
 }
 
 /// The user was looked up again at the write, so a revoked token wrote as the server's controllers.

@@ -350,14 +350,14 @@ pub(crate) async fn own(server: &Server, request: &Request, user: &str) -> Answe
             lock(&server.requests).clear();
             Answer::text(200, "all dropped\n")
         }
-        ("GET", records::WRITES_PATH) => match request.query.number("since") {
-            Ok(since) => {
-                let since = u64::try_from(since.unwrap_or_default()).unwrap_or_default();
-                let lines = server.writes_since(since).iter().map(WriteRecord::line).collect::<String>();
-                Answer::text(200, lines)
+        ("GET", records::WRITES_PATH) => {
+            let since = request.query.number("since").map(|since| since.unwrap_or_default());
+            let since = since.map(|since| u64::try_from(since).unwrap_or_default());
+            match since.and_then(|since| server.all_writes_since(since)) {
+                Ok(writes) => Answer::text(200, writes.iter().map(WriteRecord::line).collect::<String>()),
+                Err(error) => Answer::refused(error),
             }
-            Err(error) => Answer::refused(error),
-        },
+        }
         (
             _,
             faults::PATH
