@@ -51,8 +51,8 @@
 //!                 field_checks, events, pods, stateful_sets, jobs, schedule, autoscalers, scale_of, roles, webhook_configurations,
 //!                 admission_policies, cluster_ip, metadata, conditions, status_errors; crd, conversion, custom_resources
 //! selector        label and field selectors
-//! schema/         CRDs: structural schemas, defaults and pruning, re2 (patterns), cel, expressions (of admission), formats,
-//!                 field_errors (errors with paths); built-in types: openapi (definitions), decode (type errors), encode (omits
+//! schema/         CRDs: structural schemas, defaults and pruning, re2 (patterns), cel, cel_library (the functions of
+//!                 Kubernetes), expressions (of admission), formats, field_errors (errors with paths); built-in types: openapi (definitions), decode (type errors), encode (omits
 //!                 empty fields), quantity, protobuf
 //! names           random letters, validation of names and labels
 //! status          the errors of requests, as objects of kind Status

@@ -358,6 +358,10 @@ fn find_unknown<'e>(
                 unknown.push((at.id, undeclared(name)));
             }
         }
+        // The name of a type: `net.IP`.
+        Expr::Select(select)
+            if matches!(&select.operand.expr, Expr::Ident(name)
+                if ENV.types().find_type(&format!("{name}.{}", select.field)).is_some()) => {}
         Expr::Select(select) => {
             let is_variable = matches!(&select.operand.expr, Expr::Ident(name) if name == "variables" && !bound.contains(&"variables"));
             find_unknown(&select.operand, names, bound, unknown);

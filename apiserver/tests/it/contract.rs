@@ -98,6 +98,7 @@ stories! {
     endpoints
     events
     forbidden
+    functions
     jobs
     kinds
     logs
