@@ -13,6 +13,7 @@
 pub(crate) mod structural;
 pub(crate) mod re2;
 pub(crate) mod field_errors;
+pub(crate) mod go_url;
 pub(crate) mod cel_library;
 pub(crate) mod cel;
 pub(crate) mod expressions;

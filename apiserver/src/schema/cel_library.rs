@@ -7,18 +7,18 @@
 //!
 //! They follow k8s.io/apiserver/pkg/cel/library, also in their errors. See <https://kubernetes.io/docs/reference/using-api/cel/>.
 
-use std::{any::Any, cmp::Ordering, fmt::Debug, net::IpAddr};
+use std::{any::Any, cmp::Ordering, collections::HashMap, fmt::Debug, net::IpAddr};
 
 use cel::{
     DeclarationError, Env, ExecutionError,
     common::{
         functions::Function,
-        types::{CelBool, CelInt, CelList, CelString, DYN_TYPE, LIST_TYPE, Type},
+        types::{CelBool, CelInt, CelList, CelMap, CelMapKey, CelString, DYN_TYPE, LIST_TYPE, Type},
         value::{CowVal, StaticVal, Val},
     },
 };
 
-use crate::schema::re2;
+use crate::schema::{go_url::Url, re2};
 
 /// A type of values that only the functions of this file know.
 trait OpaqueType: Clone + Debug + PartialEq + Send + Sync + 'static {
@@ -80,6 +80,7 @@ macro_rules! declare {
 pub(super) fn declare(env: &mut Env) -> Result<(), DeclarationError> {
     declare_networks(env)?;
     declare_lists(env)?;
+    declare_urls(env)?;
     declare! { env:
         method "find"(text: CelString, pattern: CelString) -> CelString
             = found(text.inner(), pattern.inner(), 1)?.pop().unwrap_or_default();
@@ -247,6 +248,36 @@ impl Network {
     fn contains_all(self, inner: Network) -> bool {
         self.bits <= inner.bits && self.contains(inner.address)
     }
+}
+
+impl OpaqueType for Url {
+    const TYPE: &'static Type = &Type::new_unspecified_type("kubernetes.URL");
+}
+
+fn declare_urls(env: &mut Env) -> Result<(), DeclarationError> {
+    declare! { env:
+        function "isURL"(text: CelString) -> CelBool = Url::check(text).is_ok();
+        function "url"(text: CelString) -> Opaque = Url::parse(text)
+            .map_err(|why| error(format!("URL parse error during conversion from string: {why}")))?;
+        method "getScheme"(url: Opaque<Url>) -> CelString = url.0.scheme.clone();
+        method "getHost"(url: Opaque<Url>) -> CelString = url.0.host.clone();
+        method "getHostname"(url: Opaque<Url>) -> CelString = url.0.host_and_port().0.to_owned();
+        method "getPort"(url: Opaque<Url>) -> CelString = url.0.host_and_port().1.to_owned();
+        method "getEscapedPath"(url: Opaque<Url>) -> CelString = url.0.path.clone();
+        method "getQuery"(url: Opaque<Url>) -> CelMap = query(&url.0);
+    }
+    Ok(())
+}
+
+fn query(url: &Url) -> HashMap<CelMapKey<'static>, Box<dyn Val>> {
+    let mut values: HashMap<String, Vec<String>> = HashMap::new();
+    for (name, value) in url.query() {
+        values.entry(name).or_default().push(value);
+    }
+    let entries = values.into_iter().map(|(name, values)| {
+        (CelMapKey::from(name), Box::new(CelList::from(texts(values))) as Box<dyn Val>)
+    });
+    entries.collect()
 }
 
 fn declare_lists(env: &mut Env) -> Result<(), DeclarationError> {
