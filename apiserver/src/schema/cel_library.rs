@@ -7,18 +7,29 @@
 //!
 //! They follow k8s.io/apiserver/pkg/cel/library, also in their errors. See <https://kubernetes.io/docs/reference/using-api/cel/>.
 
-use std::{any::Any, cmp::Ordering, collections::HashMap, fmt::Debug, net::IpAddr};
+use std::{any::Any, borrow::Cow, cmp::Ordering, collections::HashMap, fmt::Debug, net::IpAddr};
 
 use cel::{
     DeclarationError, Env, ExecutionError,
     common::{
         functions::Function,
-        types::{CelBool, CelInt, CelList, CelMap, CelMapKey, CelString, DYN_TYPE, LIST_TYPE, Type},
+        types::{
+            CelBool, CelDouble, CelInt, CelList, CelMap, CelMapKey, CelOptional, CelString, DYN_TYPE,
+            LIST_TYPE, Type,
+        },
         value::{CowVal, StaticVal, Val},
     },
 };
 
-use crate::schema::{go_url::Url, re2};
+use crate::{
+    names::{dns_1035_errors, label_errors, label_value_errors, qualified_name_errors, subdomain_errors},
+    schema::{
+        formats::FORMATS,
+        go_url::Url,
+        quantity::{NANO, Quantity},
+        re2,
+    },
+};
 
 /// A type of values that only the functions of this file know.
 trait OpaqueType: Clone + Debug + PartialEq + Send + Sync + 'static {
@@ -81,6 +92,9 @@ pub(super) fn declare(env: &mut Env) -> Result<(), DeclarationError> {
     declare_networks(env)?;
     declare_lists(env)?;
     declare_urls(env)?;
+    declare_formats(env)?;
+    declare_quantities(env)?;
+    declare_versions(env)?;
     declare! { env:
         method "find"(text: CelString, pattern: CelString) -> CelString
             = found(text.inner(), pattern.inner(), 1)?.pop().unwrap_or_default();
@@ -278,6 +292,181 @@ fn query(url: &Url) -> HashMap<CelMapKey<'static>, Box<dyn Val>> {
         (CelMapKey::from(name), Box::new(CelList::from(texts(values))) as Box<dyn Val>)
     });
     entries.collect()
+}
+
+/// The name of a format.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct NamedFormat(&'static str);
+
+impl OpaqueType for NamedFormat {
+    const TYPE: &'static Type = &Type::new_unspecified_type("kubernetes.NamedFormat");
+}
+
+/// A list of formats, each with the errors of a text, and with the function that returns it.
+macro_rules! formats {
+    ($($name:literal, $errors:expr;)*) => {
+        [$(($name, $errors, |_| Ok(CowVal::owned(Opaque(NamedFormat($name)))))),*]
+    };
+}
+
+/// The errors of a text that does not have a format.
+type Errors = fn(&str) -> Vec<String>;
+
+const NAMED_FORMATS: [(&str, Errors, Function); 13] = formats! {
+    "byte", |text| format_errors("byte", text, "invalid base64");
+    "date", |text| format_errors("date", text, "invalid date");
+    "datetime", |text| format_errors("datetime", text, "invalid datetime");
+    "dns1035Label", dns_1035_errors;
+    "dns1035LabelPrefix", |text| dns_1035_errors(&prefix(text));
+    "dns1123Label", label_errors;
+    "dns1123LabelPrefix", |text| label_errors(&prefix(text));
+    "dns1123Subdomain", subdomain_errors;
+    "dns1123SubdomainPrefix", |text| subdomain_errors(&prefix(text));
+    "labelValue", label_value_errors;
+    "qualifiedName", qualified_name_errors;
+    "uri", |text| Url::check(text).err().into_iter().collect();
+    "uuid", |text| format_errors("uuid", text, "does not match the UUID format");
+};
+
+/// The error of a text that does not have a format of CRDs.
+fn format_errors(name: &str, text: &str, error: &str) -> Vec<String> {
+    let has = |(format, check): &(&str, fn(&str) -> bool)| *format == name && check(text);
+    if FORMATS.iter().any(has) { Vec::new() } else { vec![error.to_owned()] }
+}
+
+/// A prefix of names may end with a hyphen.
+fn prefix(text: &str) -> Cow<'_, str> {
+    match text.strip_suffix('-').map(|start| (start.char_indices().next_back(), start)) {
+        Some((Some((at, _)), start)) => format!("{}a", &start[..at]).into(),
+        Some((None, _)) | None => text.into(),
+    }
+}
+
+fn declare_formats(env: &mut Env) -> Result<(), DeclarationError> {
+    for (name, _, named) in NAMED_FORMATS {
+        function(env, &format!("format.{name}"), vec![], named)?;
+    }
+    declare! { env:
+        function "format.named"(name: CelString) -> CelOptional = {
+            let format = NAMED_FORMATS.iter().find(|(named, ..)| *named == name.inner());
+            format.map(|(name, ..)| Box::new(Opaque(NamedFormat(name))) as Box<dyn Val>)
+        };
+        method "validate"(format: Opaque<NamedFormat>, text: CelString) -> CelOptional = {
+            let (_, errors, _) = NAMED_FORMATS.iter().find(|(name, ..)| *name == format.0.0)
+                .ok_or(ExecutionError::MissingArgumentOrTarget)?;
+            Some(errors(text)).filter(|all| !all.is_empty())
+                .map(|all| Box::new(CelList::from(texts(all))) as Box<dyn Val>)
+        };
+    }
+    Ok(())
+}
+
+impl OpaqueType for Quantity {
+    const TYPE: &'static Type = &Type::new_unspecified_type("kubernetes.Quantity");
+}
+
+fn declare_quantities(env: &mut Env) -> Result<(), DeclarationError> {
+    declare! { env:
+        function "isQuantity"(text: CelString) -> CelBool = Quantity::parse(text, NANO).is_some();
+        function "quantity"(text: CelString) -> Opaque
+            = Quantity::parse(text, NANO).ok_or_else(|| error(Quantity::parse_error(text)))?;
+        function "sign"(one: Opaque<Quantity>) -> CelInt = one.0.signum();
+        method "isInteger"(one: Opaque<Quantity>) -> CelBool = one.0.whole().is_some();
+        method "asInteger"(one: Opaque<Quantity>) -> CelInt
+            = one.0.whole().ok_or_else(|| error("cannot convert value to integer"))?;
+        method "asApproximateFloat"(one: Opaque<Quantity>) -> CelDouble = one.0.float();
+        method "compareTo"(one: Opaque<Quantity>, other: Opaque<Quantity>) -> CelInt = one.0.compare(&other.0) as i64;
+        method "isGreaterThan"(one: Opaque<Quantity>, other: Opaque<Quantity>) -> CelBool
+            = one.0.compare(&other.0).is_gt();
+        method "isLessThan"(one: Opaque<Quantity>, other: Opaque<Quantity>) -> CelBool
+            = one.0.compare(&other.0).is_lt();
+        method "add"(one: Opaque<Quantity>, other: Opaque<Quantity>) -> Opaque = sum(&one.0, &other.0, 1)?;
+        method "add"(one: Opaque<Quantity>, int: CelInt) -> Opaque
+            = sum(&one.0, &Quantity::from_int(*int.inner()), 1)?;
+        method "sub"(one: Opaque<Quantity>, other: Opaque<Quantity>) -> Opaque = sum(&one.0, &other.0, -1)?;
+        method "sub"(one: Opaque<Quantity>, int: CelInt) -> Opaque
+            = sum(&one.0, &Quantity::from_int(*int.inner()), -1)?;
+    }
+    Ok(())
+}
+
+fn sum(one: &Quantity, other: &Quantity, times: i128) -> Result<Quantity, ExecutionError> {
+    one.add(other, times).ok_or_else(|| error("the quantity has too many digits"))
+}
+
+/// A semantic version. Its build metadata does not count.
+#[derive(Clone, Debug)]
+struct Version(semver::Version);
+
+impl PartialEq for Version {
+    fn eq(&self, other: &Version) -> bool {
+        self.0.cmp_precedence(&other.0).is_eq()
+    }
+}
+
+impl OpaqueType for Version {
+    const TYPE: &'static Type = &Type::new_unspecified_type("kubernetes.Semver");
+}
+
+fn declare_versions(env: &mut Env) -> Result<(), DeclarationError> {
+    declare! { env:
+        function "isSemver"(text: CelString) -> CelBool = version(text).is_ok();
+        function "isSemver"(text: CelString, normalize: CelBool) -> CelBool
+            = normalized(text, *normalize.inner()).and_then(|text| version(&text)).is_ok();
+        function "semver"(text: CelString) -> Opaque = version(text)?;
+        function "semver"(text: CelString, normalize: CelBool) -> Opaque
+            = version(&normalized(text, *normalize.inner())?)?;
+        method "major"(one: Opaque<Version>) -> CelInt = one.0.0.major.cast_signed();
+        method "minor"(one: Opaque<Version>) -> CelInt = one.0.0.minor.cast_signed();
+        method "patch"(one: Opaque<Version>) -> CelInt = one.0.0.patch.cast_signed();
+        method "compareTo"(one: Opaque<Version>, other: Opaque<Version>) -> CelInt
+            = one.0.0.cmp_precedence(&other.0.0) as i64;
+        method "isGreaterThan"(one: Opaque<Version>, other: Opaque<Version>) -> CelBool
+            = one.0.0.cmp_precedence(&other.0.0).is_gt();
+        method "isLessThan"(one: Opaque<Version>, other: Opaque<Version>) -> CelBool
+            = one.0.0.cmp_precedence(&other.0.0).is_lt();
+    }
+    Ok(())
+}
+
+fn version(text: &str) -> Result<Version, ExecutionError> {
+    if text.is_empty() {
+        return Err(error("Version string empty"));
+    }
+    let parts: Vec<&str> = text.splitn(3, '.').collect();
+    let [major, minor, patch] = parts[..] else { return Err(error("No Major.Minor.Patch elements found")) };
+    let patch = patch.split(['+', '-']).next().unwrap_or_default();
+    for (name, number) in [("major", major), ("minor", minor), ("patch", patch)] {
+        if !number.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Err(error(format!("Invalid character(s) found in {name} number {number:?}")));
+        }
+        if number.len() > 1 && number.starts_with('0') {
+            let name = format!("{}{}", name[..1].to_uppercase(), &name[1..]);
+            return Err(error(format!("{name} number must not contain leading zeroes {number:?}")));
+        }
+    }
+    text.parse().map(Version).map_err(|why: semver::Error| error(why.to_string()))
+}
+
+/// A version like `v1.02`, with its missing numbers and without leading zeros.
+fn normalized(text: &str, normalize: bool) -> Result<String, ExecutionError> {
+    if !normalize {
+        return Ok(text.to_owned());
+    }
+    let mut parts: Vec<String> = Vec::new();
+    for part in text.strip_prefix('v').unwrap_or(text).splitn(3, '.') {
+        let digits = part.trim_start_matches('0');
+        let lacks_digit = !digits.starts_with(|c: char| c.is_ascii_digit());
+        parts.push(match part.len() {
+            0 | 1 => part.to_owned(),
+            _ => format!("{}{digits}", if lacks_digit { "0" } else { "" }),
+        });
+    }
+    if parts.len() < 3 && parts.last().is_some_and(|last| last.contains(['+', '-'])) {
+        return Err(error("short version cannot contain PreRelease/Build meta data"));
+    }
+    parts.resize(3, "0".to_owned());
+    Ok(parts.join("."))
 }
 
 fn declare_lists(env: &mut Env) -> Result<(), DeclarationError> {

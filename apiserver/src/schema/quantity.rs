@@ -1,6 +1,8 @@
 //! Quantities of resources, such as `100m` of CPU and `1.5Gi` of memory. See
 //! <https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/>.
 
+use std::cmp::Ordering;
+
 use serde_json::Value;
 
 /// The suffixes of DecimalSI, and their powers of 10.
@@ -14,9 +16,12 @@ const BINARY: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
 const DIGITS_MAX: usize = 36;
 
 /// kube-apiserver rounds all resources up to a thousandth: `SetDefaults_ResourceList` of its core/v1.
-const SCALE_MIN: i32 = -3;
+const MILLI: i32 = -3;
 
-#[derive(PartialEq)]
+/// apimachinery rounds each quantity up to a billionth.
+pub(crate) const NANO: i32 = -9;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
 enum Format {
     DecimalSi,
     DecimalExponent,
@@ -24,10 +29,13 @@ enum Format {
 }
 
 /// A number: `mantissa` * 10^`exponent`.
-struct Quantity {
+#[derive(Clone, Debug)]
+pub(crate) struct Quantity {
     mantissa: i128,
     exponent: i32,
     format: Format,
+    /// Whether apimachinery keeps it as an `int64Amount`.
+    is_small: bool,
     /// Whether `ParseQuantity` of apimachinery keeps the text. It does so for `007`, too.
     keeps_text: bool,
 }
@@ -42,19 +50,20 @@ fn text(value: &Value) -> Option<String> {
 
 /// Parses `100m`, `1.5Gi`, `1e3`. A float is exact enough to compare two quantities.
 pub(crate) fn quantity(value: &Value) -> Option<f64> {
-    let Quantity { mantissa, exponent, .. } = Quantity::parse(&text(value)?)?;
+    let Quantity { mantissa, exponent, .. } = Quantity::parse(&text(value)?, MILLI)?;
     format!("{mantissa}e{exponent}").parse().ok()
 }
 
 /// The form in which kube-apiserver stores a quantity: `1` for `1000m`, `512Mi` for `0.5Gi`, `1500m` for 1.5.
 pub(crate) fn canonical(value: &Value) -> Option<String> {
     let text = text(value)?;
-    let quantity = Quantity::parse(&text)?;
+    let quantity = Quantity::parse(&text, MILLI)?;
     Some(if quantity.keeps_text { text } else { quantity.canonical() })
 }
 
 impl Quantity {
-    fn parse(text: &str) -> Option<Quantity> {
+    /// Parses a quantity, and rounds it up to this power of 10.
+    pub(crate) fn parse(text: &str, scale_min: i32) -> Option<Quantity> {
         let is_number = |c: char| c.is_ascii_digit() || matches!(c, '.' | '+' | '-');
         let (number, suffix) = text.split_at(text.find(|c| !is_number(c)).unwrap_or(text.len()));
         let unsigned = number.strip_prefix(['+', '-']).unwrap_or(number);
@@ -75,24 +84,91 @@ impl Quantity {
         };
         exponent = exponent.saturating_sub(fraction.len() as i32);
         let mut keeps_text = exponent % 3 == 0 && !digits.ends_with("000") && !digits.starts_with('0');
-        keeps_text &= exponent >= SCALE_MIN && digits.len() <= 18;
+        let mut is_small = exponent >= NANO && digits.len() <= 18;
         if format == Format::BinarySi {
             let power = BINARY.iter().position(|name| *name == suffix).unwrap_or_default();
-            keeps_text = fraction.is_empty() && digits.len() + 3 * power < 15 && mantissa % 8 != 0;
+            is_small = fraction.is_empty() && digits.len() + 3 * power < 15;
+            keeps_text = mantissa % 8 != 0;
             mantissa = mantissa.checked_mul(1 << (10 * power))?;
             if mantissa / 10_i128.pow(fraction.len() as u32) > i64::MAX.into() {
                 (mantissa, exponent) = (i64::MAX.into(), 0);
             }
         }
-        if exponent < SCALE_MIN {
+        keeps_text &= is_small && exponent >= scale_min;
+        if exponent < scale_min {
             // A quantity is never rounded to zero.
-            let unit = 10_i128.checked_pow(SCALE_MIN.abs_diff(exponent)).unwrap_or(i128::MAX);
-            (mantissa, exponent) = (mantissa / unit + i128::from(mantissa % unit > 0), SCALE_MIN);
+            let unit = 10_i128.checked_pow(scale_min.abs_diff(exponent)).unwrap_or(i128::MAX);
+            (mantissa, exponent) = (mantissa / unit + i128::from(mantissa % unit > 0), scale_min);
         }
         if number.starts_with('-') {
             mantissa = -mantissa;
         }
-        Some(Quantity { mantissa, exponent, format, keeps_text })
+        Some(Quantity { mantissa, exponent, format, is_small, keeps_text })
+    }
+
+    /// The error of `ParseQuantity` for a text that is no quantity.
+    pub(crate) fn parse_error(text: &str) -> &'static str {
+        let digits = |text: &'_ str| text.trim_start_matches(|c: char| c.is_ascii_digit()).to_owned();
+        let number = digits(text.strip_prefix(['+', '-']).unwrap_or(text));
+        let suffix = digits(number.strip_prefix('.').unwrap_or(&number));
+        let after = suffix.trim_start_matches(|c| "eEinumkKMGTP".contains(c));
+        let is_complete = digits(after.strip_prefix(['+', '-']).unwrap_or(after)).is_empty();
+        if is_complete && !text.is_empty() {
+            return "unable to parse quantity's suffix";
+        }
+        "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
+    }
+
+    pub(crate) fn signum(&self) -> i64 {
+        self.mantissa.signum() as i64
+    }
+
+    /// The number, if Go keeps it as a whole one: `1000m` is not.
+    pub(crate) fn whole(&self) -> Option<i64> {
+        let factor = 10_i128.checked_pow(self.exponent.try_into().ok()?);
+        let whole = self.mantissa.checked_mul(factor.filter(|_| self.is_small)?)?;
+        whole.try_into().ok()
+    }
+
+    /// As Go computes it, without the last bit.
+    pub(crate) fn float(&self) -> f64 {
+        self.mantissa as f64 * format!("1e{}", self.exponent).parse::<f64>().unwrap_or_default()
+    }
+
+    /// The mantissa with this exponent. `None` if an `i128` cannot hold it.
+    fn mantissa_at(&self, exponent: i32) -> Option<i128> {
+        if self.mantissa == 0 {
+            return Some(0);
+        }
+        self.mantissa.checked_mul(10_i128.checked_pow(self.exponent.abs_diff(exponent))?)
+    }
+
+    pub(crate) fn compare(&self, other: &Quantity) -> Ordering {
+        let exponent = self.exponent.min(other.exponent);
+        match (self.mantissa_at(exponent), other.mantissa_at(exponent)) {
+            (Some(one), Some(other)) => one.cmp(&other),
+            // What does not fit is larger than the other mantissa, which does.
+            (None, _) => self.signum().cmp(&0),
+            (_, None) => 0.cmp(&other.signum()),
+        }
+    }
+
+    /// The sum with a multiple of another quantity. `None` if an `i128` cannot hold it.
+    pub(crate) fn add(&self, other: &Quantity, times: i128) -> Option<Quantity> {
+        let exponent = match (self.mantissa, other.mantissa) {
+            (_, 0) => self.exponent,
+            (0, _) => other.exponent,
+            (_, _) => self.exponent.min(other.exponent),
+        };
+        let added = other.mantissa_at(exponent)?.checked_mul(times)?;
+        let mantissa = self.mantissa_at(exponent)?.checked_add(added)?;
+        let is_small = self.is_small && other.is_small && i64::try_from(mantissa).is_ok();
+        Some(Quantity { mantissa, exponent, format: self.format, is_small, keeps_text: false })
+    }
+
+    pub(crate) fn from_int(int: i64) -> Quantity {
+        let (mantissa, format) = (int.into(), Format::DecimalExponent);
+        Quantity { mantissa, exponent: 0, format, is_small: true, keeps_text: false }
     }
 
     /// `CanonicalizeBytes` of apimachinery.
@@ -122,6 +198,12 @@ impl Quantity {
         // kube-apiserver has no suffix above E, and writes none.
         let suffix = DECIMAL.iter().find(|(_, power)| *power == exponent).map_or("", |(name, _)| name);
         format!("{mantissa}{suffix}")
+    }
+}
+
+impl PartialEq for Quantity {
+    fn eq(&self, other: &Quantity) -> bool {
+        self.compare(other).is_eq()
     }
 }
 
