@@ -73,6 +73,22 @@ impl<T> From<T> for Opaque<T> {
     }
 }
 
+/// A copy of such a value. `None` for all other values, which the crate `cel` can copy.
+pub(super) fn owned(value: &dyn Val) -> Option<Box<dyn Val>> {
+    fn copy<T: OpaqueType>(value: &dyn Val) -> Option<Box<dyn Val>> {
+        value.downcast_ref::<Opaque<T>>().map(|value| Box::new(value.clone()) as Box<dyn Val>)
+    }
+    let copies = [
+        copy::<IpAddr>,
+        copy::<Network>,
+        copy::<Url>,
+        copy::<NamedFormat>,
+        copy::<Quantity>,
+        copy::<Version>,
+    ];
+    copies.iter().find_map(|copy| copy(value))
+}
+
 /// Declares functions, with the names and types of their arguments.
 macro_rules! declare {
     ($env:ident: $($style:ident $name:literal ($($arg:ident: $type:ty),*) -> $returned:ident = $body:expr;)*) => {$(

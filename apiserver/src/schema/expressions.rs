@@ -26,8 +26,9 @@ use cel::{
 };
 use serde_json::Value;
 
-use crate::schema::cel::{
-    ENV, TIME_MAX, cpu_time, in_cel, new_env, on_large_stack, program, short, unsupported,
+use crate::schema::{
+    cel::{ENV, TIME_MAX, cpu_time, in_cel, new_env, on_large_stack, program, short, unsupported},
+    cel_library,
 };
 
 /// The variables that each expression of admission has.
@@ -121,8 +122,9 @@ impl<'v> Activation<'v> {
         for place in self.used(expression) {
             evaluation.composed(&self.composed[place]);
         }
-        evaluation
-            .execute(expression, env)
+        let value = evaluation.execute(expression, env);
+        value
+            .and_then(|value| cel::Value::try_from(&*value).map_err(|error| short(&error)))
             .map_err(|why| format!("expression '{expression}' resulted in error: {why}"))
     }
 
@@ -164,11 +166,16 @@ struct Evaluation<'s, 'v> {
 }
 
 impl Evaluation<'_, '_> {
-    fn execute(&self, expression: &str, env: &Arc<Env>) -> Result<cel::Value, String> {
+    fn execute(&self, expression: &str, env: &Arc<Env>) -> Result<Box<dyn Val>, String> {
         let program = compiled(expression)?;
         let mut context = Context::with_env(Arc::clone(env));
         context.set_variable_resolver(self);
-        program.execute(&context).map_err(|error| match error {
+        let value = cel::Value::resolve_val(program.expression(), &context);
+        let owned = value.and_then(|value| match cel_library::owned(&*value) {
+            Some(value) => Ok(value),
+            None => Box::<dyn Val>::try_from(cel::Value::try_from(&*value)?),
+        });
+        owned.map_err(|error| match error {
             _ if cpu_time() > self.deadline => "operation cancelled: actual cost limit exceeded".to_owned(),
             ExecutionError::UndeclaredReference(name) if *name == "variables" => {
                 let why = std::mem::take(&mut *self.failure.lock().unwrap_or_else(PoisonError::into_inner));
@@ -181,10 +188,7 @@ impl Evaluation<'_, '_> {
 
     fn composed<'b>(&self, composed: &'b Composed<'_>) -> Option<&'b dyn Val> {
         let name = composed.name;
-        let result = composed.result.get_or_init(|| {
-            let value = self.execute(composed.expression, &ENV)?;
-            Box::<dyn Val>::try_from(value).map_err(|error| short(&error))
-        });
+        let result = composed.result.get_or_init(|| self.execute(composed.expression, &ENV));
         match result {
             Ok(value) => Some(&**value),
             Err(why) => {
