@@ -47,7 +47,7 @@ const SERVER_FIELDS: [&str; 8] = [
 ];
 
 /// Fields at any depth that the server, its scheduler or the counting of generations sets.
-const MACHINE_FIELDS: [&str; 13] = [
+const MACHINE_FIELDS: [&str; 14] = [
     "clusterIP",
     "clusterIPs",
     "nodePort",
@@ -61,6 +61,7 @@ const MACHINE_FIELDS: [&str; 13] = [
     "observedGeneration",
     "lastTransitionTime",
     "pod-template-hash",
+    "controller-revision-hash",
 ];
 
 /// The name of the volume that the server adds to each Pod for its token, and five random characters.
@@ -284,9 +285,9 @@ impl Snapshot {
         differences.retain(|difference| {
             let object = difference.object.splitn(3, '/').collect::<Vec<_>>();
             let [_, own, _] = object[..] else { return false };
-            // A value may have the name of the namespace in it.
+            // A value may have the name of the namespace in it. The other way round, names that contain `default` would change.
             let (expected, found) = (difference.expected.to_string(), difference.found.to_string());
-            expected.replace(own, namespace) != found
+            expected != found.replace(namespace, own)
         });
         differences
     }
@@ -445,6 +446,11 @@ fn simplify(value: &mut Value, names: &HashMap<String, String>) {
         }
         Value::Object(map) => {
             MACHINE_FIELDS.iter().for_each(|field| drop(map.remove(*field)));
+            // The annotations of an object may be copied to a template.
+            map.remove(POKE);
+            map.retain(|_, item| {
+                item.as_object().is_none_or(|item| item.len() != 1 || !item.contains_key(POKE))
+            });
             let is_condition = ["type", "status", "reason"].iter().all(|field| map.contains_key(*field));
             if is_condition {
                 map.remove("message");
@@ -591,6 +597,29 @@ mod tests {
         assert_eq!(other.len(), 1);
         assert_eq!(mask.name("deployments.apps/other/web-ddddd"), "deployments.apps/other/web-*");
         assert_eq!(mask.name("deployments.apps/default/web-dddd"), "deployments.apps/default/web-dddd");
+    }
+
+    /// Dask copies annotations when it creates a worker, so only workers that were created after a poke had it.
+    #[test]
+    fn an_annotation_that_was_copied_to_a_template_is_not_compared() {
+        let of = |annotations: Value| json!({"template": {"metadata": {"labels": {}, "annotations": annotations}}});
+        let (before, after) = (json!({"template": {"metadata": {"labels": {}}}}), of(json!({POKE: "1"})));
+        assert_eq!(one(&before).differences(&one(&after), &Mask::default()), []);
+        let (before, after) = (of(json!({"a": "b"})), of(json!({"a": "b", POKE: "1"})));
+        assert_eq!(one(&before).differences(&one(&after), &Mask::default()), []);
+    }
+
+    /// The copy of `simple-default` was expected to be called `simple-copies`.
+    #[test]
+    fn the_copy_in_another_namespace_differs_by_its_namespace_alone() {
+        let run = |namespace: &str, hash: &str| {
+            let set = json!({"metadata": {"name": "simple-default", "labels": {"controller-revision-hash": hash}},
+                "host": format!("simple-default.{namespace}.svc")});
+            let set = normalised(&set, &HashMap::new(), false);
+            Snapshot(BTreeMap::from([(format!("statefulsets.apps/{namespace}/simple-default"), vec![set])]))
+        };
+        let (own, copy) = (run("default", "1"), run("copies", "2"));
+        assert_eq!(own.differences_in(&copy, &Mask::default(), "copies"), []);
     }
 
     #[test]
