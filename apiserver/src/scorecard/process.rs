@@ -11,14 +11,9 @@ use tokio::process::{Child, Command};
 
 use super::settings::CannotJudge;
 
-/// What a log has after a panic: in Rust, Go (client-go), Python, Java.
-const PANICS: [&str; 5] = [
-    "panicked at",
-    "panic: ",
-    "Observed a panic",
-    "Traceback (most recent call last)",
-    "Exception in thread",
-];
+/// What a log has after a panic: in Rust, Go, client-go, and of a thread in Python and Java. A traceback alone is no panic: kopf logs one
+/// for each request that is refused, and tries again.
+const PANICS: [&str; 4] = ["panicked at", "panic: ", "Observed a panic", "Exception in thread"];
 
 /// A started operator. Dropping it kills it.
 pub(super) struct Process {

@@ -253,6 +253,15 @@ async fn further_objects_have_no_labels_by_which_the_operator_selects() {
     assert_eq!(found(&report), Vec::<String>::new());
 }
 
+/// kopf logs it for each exception of a handler.
+#[tokio::test]
+async fn a_traceback_of_an_operator_that_goes_on_is_no_panic() {
+    let mut scorecard = settings(command("logs-a-traceback"));
+    scorecard.only = vec!["converges".to_owned()];
+    let report = scorecard::run(&scorecard, |_| {}).await.unwrap();
+    assert_eq!(found(&report), Vec::<String>::new());
+}
+
 /// Not with a `generateName`, but with random letters of its own: the two runs without a fault had no object in common.
 #[tokio::test]
 async fn an_operator_whose_children_have_random_names_passes() {

@@ -77,6 +77,9 @@ pub async fn run(bug: String) {
     if bug == "panics" {
         eprintln!("thread 'reconcile' panicked at src/main.rs:1");
     }
+    if bug == "logs-a-traceback" {
+        eprintln!("Handler failed, and will try again:\nTraceback (most recent call last):");
+    }
     let operator = Arc::new(Operator::new(bug));
     for kind in KINDS {
         let operator = Arc::clone(&operator);
