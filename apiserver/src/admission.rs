@@ -13,16 +13,17 @@ pub(crate) mod policies;
 mod service_account;
 pub(crate) mod webhooks;
 
-use std::cell::OnceCell;
+use std::{cell::OnceCell, sync::Arc};
 
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 
 use crate::{
     admission::call::Call,
-    authorization::Subject,
+    authorization::{Permissions, Subject},
     names::{random_letters, uid},
     request::ResourcePath,
+    schema::cel_authorizer::Authorize,
     status::StatusError,
     storage::Storage,
 };
@@ -32,6 +33,8 @@ pub(crate) struct Admission {
     /// The fields of the AdmissionRequest that do not depend on the object.
     request: Value,
     path: ResourcePath,
+    /// Answers the `authorizer` in CEL.
+    authorize: Arc<Authorize>,
     /// The port on 127.0.0.1 of webhooks that are a Service.
     webhook_port: Option<u16>,
     /// Parts of a new object, which all attempts share.
@@ -57,7 +60,8 @@ impl Admission {
     /// The admission of a request with these options of its write.
     pub(crate) fn new(
         storage: &Storage,
-        user: &Subject,
+        user: Subject,
+        permissions: Permissions,
         path: &ResourcePath,
         options: Value,
         webhook_port: Option<u16>,
@@ -67,9 +71,19 @@ impl Admission {
             "dryRun": !options["dryRun"].is_null(),
             "options": options,
         });
+        let authorize = move |account: Option<&str>, spec: &Value| match account {
+            Some(_) => {
+                let mut account = Subject::of(account);
+                // As in kube-apiserver, it is not in `system:authenticated`, the last group.
+                account.groups.pop();
+                permissions.review(&account, spec)
+            }
+            None => permissions.review(&user, spec),
+        };
         Admission {
             request,
             path: path.clone(),
+            authorize: Arc::new(authorize),
             webhook_port,
             uid: uid(),
             letters: random_letters(),

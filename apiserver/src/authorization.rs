@@ -9,12 +9,13 @@
 
 mod bindings;
 
-pub(crate) use bindings::{Granted, MASTERS, Subject, granted};
+pub(crate) use bindings::{Granted, Permissions, Subject, granted, stored};
 
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::{
+    kinds::field_checks::text,
     request::{Request, ResourcePath},
     status::{StatusError, details, qualified},
 };
@@ -53,7 +54,7 @@ pub struct Rule {
 
 impl Rule {
     /// Whether the rule allows a request for a path that is not a resource.
-    pub(crate) fn allows_path(&self, path: &str, verb: &str) -> bool {
+    fn allows_path(&self, path: &str, verb: &str) -> bool {
         self.has_path(path) && has(&self.verbs, verb)
     }
 
@@ -76,7 +77,7 @@ pub(crate) enum Verb {
 }
 
 /// The attributes of a request for a resource.
-pub(crate) struct Attributes {
+struct Attributes {
     verb: String,
     group: String,
     plural: String,
@@ -104,7 +105,7 @@ impl Attributes {
     }
 
     /// The `resourceAttributes` of an access review.
-    pub(crate) fn of_review(review: &Value) -> Attributes {
+    fn of_review(review: &Value) -> Attributes {
         let text = |field: &str| review[field].as_str().unwrap_or_default().to_owned();
         let some = |field: &str| Some(text(field)).filter(|text| !text.is_empty());
         Attributes {
@@ -125,7 +126,7 @@ impl Attributes {
         }
     }
 
-    pub(crate) fn is_allowed_by(&self, rule: &Rule) -> bool {
+    fn is_allowed_by(&self, rule: &Rule) -> bool {
         let any_plural = self.subresource.as_ref().map(|subresource| format!("*/{subresource}"));
         let named = |name: &String| rule.resource_names.contains(name);
         has(&rule.verbs, &self.verb)
@@ -227,6 +228,22 @@ pub(crate) fn check(
         None => is_path_allowed(request, user, rules),
     };
     if is_allowed { Ok(()) } else { Err(refused(request, name, verb, "")) }
+}
+
+/// The `status` of an access review: whether a user with these rules may do this, and which binding allows it.
+pub(crate) fn review(granted: Option<Vec<Granted>>, spec: &Value) -> Value {
+    let Some(granted) = granted else { return json!({"allowed": true}) };
+    let path = &spec["nonResourceAttributes"];
+    let attributes = Attributes::of_review(&spec["resourceAttributes"]);
+    let rule = granted.iter().find(|granted| match path.is_null() {
+        true => attributes.is_allowed_by(&granted.rule),
+        false => granted.rule.allows_path(text(&path["path"]), text(&path["verb"])),
+    });
+    match rule {
+        Some(granted) if granted.by.is_empty() => json!({"allowed": true}),
+        Some(granted) => json!({"allowed": true, "reason": granted.by}),
+        None => json!({"allowed": false}),
+    }
 }
 
 /// Whether a request for a path that is not a resource is allowed.

@@ -52,8 +52,9 @@
 //!                 admission_policies, cluster_ip, metadata, conditions, status_errors; crd, conversion, custom_resources
 //! selector        label and field selectors
 //! schema/         CRDs: structural schemas, defaults and pruning, re2 (patterns), cel, cel_library (the functions of
-//!                 Kubernetes), go_url, expressions (of admission), formats, field_errors (errors with paths); built-in types:
-//!                 openapi (definitions), decode (type errors), encode (omits empty fields), quantity, protobuf
+//!                 Kubernetes), cel_authorizer, go_url, expressions (of admission), formats, field_errors (errors with
+//!                 paths); built-in types: openapi (definitions), decode (type errors), encode (omits empty fields), quantity,
+//!                 protobuf
 //! names           random letters, validation of names and labels
 //! status          the errors of requests, as objects of kind Status
 //! json            JSON with the order of fields and the escapes of kube-apiserver

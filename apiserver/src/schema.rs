@@ -15,6 +15,7 @@ pub(crate) mod re2;
 pub(crate) mod field_errors;
 pub(crate) mod go_url;
 pub(crate) mod cel_library;
+pub(crate) mod cel_authorizer;
 pub(crate) mod cel;
 pub(crate) mod expressions;
 pub(crate) mod formats;

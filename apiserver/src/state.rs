@@ -7,7 +7,7 @@ use std::{
 };
 
 use crate::{
-    authorization::{self, Granted, MASTERS, Rule, Subject, Verb},
+    authorization::{self, Granted, Permissions, Rule, Subject, Verb},
     exec::ExecRule,
     faults::{Fault, Faults, Planned},
     records::{RequestRecord, WriteRecord},
@@ -106,14 +106,12 @@ impl Server {
     /// The rules of a user, each with the binding that grants it. `None`: the user has full access.
     pub(crate) fn granted(&self, storage: &Storage, user: &Subject) -> Option<Vec<Granted>> {
         let given = lock(&self.rules).get(&user.name).cloned();
-        let is_master = |group: &String| group == MASTERS;
-        if given.is_none() && (!self.rbac || user.groups.iter().any(is_master)) {
-            return None;
-        }
-        let mut user = user.clone();
-        user.groups.retain(|group| given.is_none() || !is_master(group));
-        let given = given.into_iter().flatten().map(|rule| Granted { rule, by: String::new() });
-        Some(given.chain(authorization::granted(storage, &user)).collect())
+        authorization::granted(&|plural| authorization::stored(storage, plural), given, self.rbac, user)
+    }
+
+    /// The permissions of all users now.
+    pub(crate) fn permissions(&self, storage: &Storage) -> Permissions {
+        Permissions::new(storage, lock(&self.rules).clone(), self.rbac)
     }
 
     fn rules_of(&self, storage: &Storage, user: &Subject) -> Option<Vec<Rule>> {

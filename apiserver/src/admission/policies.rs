@@ -8,6 +8,7 @@
 
 use std::{borrow::Cow, sync::Arc};
 
+use cel::common::value::Val;
 use serde_json::{Value, json};
 
 use crate::{
@@ -19,7 +20,10 @@ use crate::{
         Kind,
         field_checks::{each, text},
     },
-    schema::expressions::Activation,
+    schema::{
+        cel_authorizer::{Authorize, authorizer},
+        expressions::Activation,
+    },
     selector::Labels,
     status::{StatusError, details, qualified},
     storage::{Place, Storage},
@@ -210,7 +214,7 @@ impl Admission {
     ) -> Result<Inputs<'w>, StatusError> {
         let [object, before] = self.shown(version, write)?;
         let (request, namespace) = (self.request(version, write), self.namespace_object(storage, write));
-        Ok(Inputs { object, before, request, namespace })
+        Ok(Inputs { object, before, request, namespace, authorize: Arc::clone(&self.authorize) })
     }
 
     /// The Namespace of a write, as `namespaceObject`.
@@ -258,6 +262,7 @@ pub(super) struct Inputs<'w> {
     before: Cow<'w, Value>,
     request: Value,
     namespace: Value,
+    authorize: Arc<Authorize>,
 }
 
 impl Inputs<'_> {
@@ -276,12 +281,17 @@ impl Inputs<'_> {
         if spec["matchConditions"].is_null() {
             return Ok(true);
         }
-        conditions_hold(spec, &Activation::new(&self.values(param, &Value::Null), &Value::Null))
+        let values = self.values(param, &Value::Null);
+        conditions_hold(spec, &Activation::new(&values, self.authorizer(), &Value::Null))
     }
 
     /// The variables of the other expressions of a policy.
     pub(super) fn activation<'i>(&'i self, spec: &'i Value, param: &'i Value) -> Activation<'i> {
-        Activation::new(&self.values(param, &self.namespace), &spec["variables"])
+        Activation::new(&self.values(param, &self.namespace), self.authorizer(), &spec["variables"])
+    }
+
+    fn authorizer(&self) -> [Box<dyn Val>; 2] {
+        authorizer(Arc::clone(&self.authorize), &self.request)
     }
 }
 

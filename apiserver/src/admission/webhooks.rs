@@ -23,7 +23,7 @@ use crate::{
         Kind,
         field_checks::{each, text},
     },
-    schema::{decode::must_be_map, expressions::Activation},
+    schema::{cel_authorizer::authorizer, decode::must_be_map, expressions::Activation},
     status::StatusError,
     storage::Storage,
     webhook_client::Address,
@@ -138,7 +138,8 @@ impl Admission {
         let [object, before] = self.shown(&version, write)?;
         let request = self.request(&version, write);
         let values = [("object", &*object), ("oldObject", &*before), ("request", &request)];
-        match conditions_hold(webhook, &Activation::new(&values, &Value::Null)) {
+        let authorizer = authorizer(Arc::clone(&self.authorize), &request);
+        match conditions_hold(webhook, &Activation::new(&values, authorizer, &Value::Null)) {
             Ok(hold) => Ok(hold.then_some(version)),
             Err(why) => {
                 let name = text(&write.some_object()["metadata"]["name"]);

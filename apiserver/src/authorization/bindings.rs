@@ -4,6 +4,11 @@
 //! RoleBinding default/readers: Role default/reader, to User jane   → the rules of the Role, in the namespace `default`
 //! ```
 
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
+
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -60,12 +65,60 @@ pub(crate) struct Granted {
     pub(crate) by: String,
 }
 
+/// The objects of a collection of Roles or bindings, by its plural.
+pub(crate) type Collections<'c> = dyn Fn(&str) -> Option<&'c BTreeMap<String, Arc<Value>>> + 'c;
+
+/// The permissions of all users at one time.
+pub(crate) struct Permissions {
+    /// The rules that the test has given, by user.
+    given: HashMap<String, Vec<Rule>>,
+    rbac: bool,
+    objects: HashMap<&'static str, BTreeMap<String, Arc<Value>>>,
+}
+
+impl Permissions {
+    pub(crate) fn new(storage: &Storage, given: HashMap<String, Vec<Rule>>, rbac: bool) -> Permissions {
+        let collections = ["clusterrolebindings", "clusterroles", "rolebindings", "roles"];
+        let objects =
+            collections.map(|plural| (plural, stored(storage, plural).cloned().unwrap_or_default()));
+        Permissions { given, rbac, objects: objects.into() }
+    }
+
+    /// The `status` of an access review.
+    pub(crate) fn review(&self, user: &Subject, spec: &Value) -> Value {
+        let given = self.given.get(&user.name).cloned();
+        let granted = granted(&|plural| self.objects.get(plural), given, self.rbac, user);
+        super::review(granted, spec)
+    }
+}
+
+/// The objects of a collection of Roles or bindings.
+pub(crate) fn stored<'s>(storage: &'s Storage, plural: &str) -> Option<&'s BTreeMap<String, Arc<Value>>> {
+    Some(&storage.collection(&format!("{plural}.rbac.authorization.k8s.io"))?.objects)
+}
+
+/// The rules of a user, each with the binding that grants it. `None`: the user has full access.
+pub(crate) fn granted(
+    collections: &Collections<'_>,
+    given: Option<Vec<Rule>>,
+    rbac: bool,
+    user: &Subject,
+) -> Option<Vec<Granted>> {
+    let is_master = |group: &String| group == MASTERS;
+    if given.is_none() && (!rbac || user.groups.iter().any(is_master)) {
+        return None;
+    }
+    let mut user = user.clone();
+    user.groups.retain(|group| given.is_none() || !is_master(group));
+    let given = given.into_iter().flatten().map(|rule| Granted { rule, by: String::new() });
+    Some(given.chain(of_bindings(collections, &user)).collect())
+}
+
 /// The rules that all bindings give to a user: first those of ClusterRoleBindings.
-pub(crate) fn granted(storage: &Storage, user: &Subject) -> Vec<Granted> {
+fn of_bindings(collections: &Collections<'_>, user: &Subject) -> Vec<Granted> {
     let mut all = Vec::new();
-    for collection in ["clusterrolebindings", "rolebindings"] {
-        let bindings = storage.collection(&format!("{collection}.rbac.authorization.k8s.io"));
-        for (key, binding) in bindings.into_iter().flat_map(|bindings| &bindings.objects) {
+    for plural in ["clusterrolebindings", "rolebindings"] {
+        for (key, binding) in collections(plural).into_iter().flatten() {
             let namespace = binding["metadata"]["namespace"].as_str();
             let of = |subject| user.is_named_by(subject, namespace.unwrap_or_default());
             let Some(subject) = each(&binding["subjects"]).find_map(of) else { continue };
@@ -78,7 +131,7 @@ pub(crate) fn granted(storage: &Storage, user: &Subject) -> Vec<Granted> {
             let by = format!(
                 "RBAC: allowed by {kind_of_binding} {name_of_binding:?} of {kind} {name:?} to {subject}"
             );
-            for mut rule in rules_of(storage, kind, namespace, name) {
+            for mut rule in rules_of(collections, kind, namespace, name) {
                 rule.namespace = namespace.map(str::to_owned);
                 all.push(Granted { rule, by: by.clone() });
             }
@@ -87,11 +140,12 @@ pub(crate) fn granted(storage: &Storage, user: &Subject) -> Vec<Granted> {
     all
 }
 
-fn rules_of(storage: &Storage, kind: &str, namespace: Option<&str>, name: &str) -> Vec<Rule> {
-    let place = match kind {
-        "Role" => Place::new("roles.rbac.authorization.k8s.io", namespace, name),
-        _ => Place::new("clusterroles.rbac.authorization.k8s.io", None, name),
+fn rules_of(collections: &Collections<'_>, kind: &str, namespace: Option<&str>, name: &str) -> Vec<Rule> {
+    let (plural, namespace) = match kind {
+        "Role" => ("roles", namespace),
+        _ => ("clusterroles", None),
     };
-    let rules = storage.get(&place).map_or(&Value::Null, |role| &role["rules"]);
+    let role = collections(plural).and_then(|roles| roles.get(&Place::new("", namespace, name).key));
+    let rules = role.map_or(&Value::Null, |role| &role["rules"]);
     each(rules).filter_map(|rule| Rule::deserialize(rule).ok()).collect()
 }

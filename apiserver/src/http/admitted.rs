@@ -26,7 +26,8 @@ pub(crate) async fn admitted(
             || policies::are_bound(&storage);
         let new = |options| {
             let user = server.subject(&storage, request);
-            Admission::new(&storage, &user, path, options, server.webhook_port)
+            let permissions = server.permissions(&storage);
+            Admission::new(&storage, user, permissions, path, options, server.webhook_port)
         };
         is_needed.then(|| options(request).map(new)).transpose()?
     };

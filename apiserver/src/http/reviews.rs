@@ -10,7 +10,7 @@ use std::{sync::LazyLock, time::Duration};
 use serde_json::{Value, json};
 
 use crate::{
-    authorization::{Attributes, Subject},
+    authorization::{self, Subject},
     http::response::{Answer, Content},
     kinds::{
         Kind,
@@ -74,7 +74,7 @@ pub(crate) fn review(
                 return Err(StatusError::invalid_as(&path.group, "", "", causes));
             }
             let other = Subject { name: text(&spec["user"]).to_owned(), groups };
-            access(server, &storage, if is_self { &user } else { &other }, spec)
+            authorization::review(server.granted(&storage, if is_self { &user } else { &other }), spec)
         }
     };
     Ok(Answer::new(201, Content::Json(object)))
@@ -82,22 +82,6 @@ pub(crate) fn review(
 
 fn shown(user: &Subject) -> Value {
     json!({"username": user.name, "groups": user.groups})
-}
-
-/// Whether a user may do this, and which binding allows it.
-fn access(server: &Server, storage: &Storage, user: &Subject, spec: &Value) -> Value {
-    let Some(granted) = server.granted(storage, user) else { return json!({"allowed": true}) };
-    let path = &spec["nonResourceAttributes"];
-    let attributes = Attributes::of_review(&spec["resourceAttributes"]);
-    let rule = granted.iter().find(|granted| match path.is_null() {
-        true => attributes.is_allowed_by(&granted.rule),
-        false => granted.rule.allows_path(text(&path["path"]), text(&path["verb"])),
-    });
-    match rule {
-        Some(granted) if granted.by.is_empty() => json!({"allowed": true}),
-        Some(granted) => json!({"allowed": true, "reason": granted.by}),
-        None => json!({"allowed": false}),
-    }
 }
 
 /// The rules of a user in a namespace.

@@ -34,7 +34,7 @@ use serde_json::Value;
 
 use crate::{
     schema::{
-        SchemaError, cel_library,
+        SchemaError, cel_authorizer, cel_library,
         field_errors::{ErrorList, FieldPath, json_type},
         formats, items_by_keys, keys,
     },
@@ -49,6 +49,7 @@ pub(super) fn new_env() -> Env {
     extensions::strings(&mut env)
         .and_then(|()| extensions::lists(&mut env))
         .and_then(|()| cel_library::declare(&mut env))
+        .and_then(|()| cel_authorizer::declare(&mut env))
         .expect("no function is declared twice");
     env
 }

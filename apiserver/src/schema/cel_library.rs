@@ -31,14 +31,14 @@ use crate::{
     },
 };
 
-/// A type of values that only the functions of this file know.
-trait OpaqueType: Clone + Debug + PartialEq + Send + Sync + 'static {
+/// A type of values that only the functions of Kubernetes know.
+pub(super) trait OpaqueType: Clone + Debug + PartialEq + Send + Sync + 'static {
     const TYPE: &'static Type;
 }
 
 /// A value of such a type.
 #[derive(Clone, Debug, PartialEq)]
-struct Opaque<T>(T);
+pub(super) struct Opaque<T>(pub(super) T);
 
 impl<T: OpaqueType> Val for Opaque<T> {
     fn get_type(&self) -> &Type {
@@ -73,24 +73,19 @@ impl<T> From<T> for Opaque<T> {
     }
 }
 
-/// A copy of such a value. `None` for all other values, which the crate `cel` can copy.
-pub(super) fn owned(value: &dyn Val) -> Option<Box<dyn Val>> {
-    fn copy<T: OpaqueType>(value: &dyn Val) -> Option<Box<dyn Val>> {
-        value.downcast_ref::<Opaque<T>>().map(|value| Box::new(value.clone()) as Box<dyn Val>)
-    }
-    let copies = [
-        copy::<IpAddr>,
-        copy::<Network>,
-        copy::<Url>,
-        copy::<NamedFormat>,
-        copy::<Quantity>,
-        copy::<Version>,
-    ];
-    copies.iter().find_map(|copy| copy(value))
+/// Copies a value of one type.
+pub(super) type Copy = fn(&dyn Val) -> Option<Box<dyn Val>>;
+
+pub(super) fn copy<T: OpaqueType>(value: &dyn Val) -> Option<Box<dyn Val>> {
+    value.downcast_ref::<Opaque<T>>().map(|value| Box::new(value.clone()) as Box<dyn Val>)
 }
 
+/// For all types of this file. The crate `cel` copies values of other types.
+pub(super) const COPIES: [Copy; 6] =
+    [copy::<IpAddr>, copy::<Network>, copy::<Url>, copy::<NamedFormat>, copy::<Quantity>, copy::<Version>];
+
 /// Declares functions, with the names and types of their arguments.
-macro_rules! declare {
+macro_rules! function_table {
     ($env:ident: $($style:ident $name:literal ($($arg:ident: $type:ty),*) -> $returned:ident = $body:expr;)*) => {$(
         $style($env, $name, vec![$(<$type as Val>::cel_type().to_owned()),*], |args| {
             let mut args = args.iter();
@@ -103,7 +98,9 @@ macro_rules! declare {
     )*};
 }
 
-/// Declares all functions of Kubernetes.
+pub(super) use function_table;
+
+/// Declares all functions of Kubernetes, without those of an authorizer.
 pub(super) fn declare(env: &mut Env) -> Result<(), DeclarationError> {
     declare_networks(env)?;
     declare_lists(env)?;
@@ -111,7 +108,7 @@ pub(super) fn declare(env: &mut Env) -> Result<(), DeclarationError> {
     declare_formats(env)?;
     declare_quantities(env)?;
     declare_versions(env)?;
-    declare! { env:
+    function_table! { env:
         method "find"(text: CelString, pattern: CelString) -> CelString
             = found(text.inner(), pattern.inner(), 1)?.pop().unwrap_or_default();
         method "findAll"(text: CelString, pattern: CelString) -> CelList
@@ -126,7 +123,12 @@ fn function(env: &mut Env, name: &str, types: Vec<Type>, body: Function) -> Resu
     env.add_overload(name, &overload(name, &types), types, body)
 }
 
-fn method(env: &mut Env, name: &str, mut types: Vec<Type>, body: Function) -> Result<(), DeclarationError> {
+pub(super) fn method(
+    env: &mut Env,
+    name: &str,
+    mut types: Vec<Type>,
+    body: Function,
+) -> Result<(), DeclarationError> {
     let id = overload(name, &types);
     let target = types.remove(0);
     env.add_member_overload(name, &id, target, types, body)
@@ -138,7 +140,7 @@ fn overload(name: &str, types: &[Type]) -> String {
     format!("{name}({})", types.join(","))
 }
 
-fn error(message: impl Into<String>) -> ExecutionError {
+pub(super) fn error(message: impl Into<String>) -> ExecutionError {
     ExecutionError::function_error("", message.into())
 }
 
@@ -181,7 +183,7 @@ impl OpaqueType for Network {
 fn declare_networks(env: &mut Env) -> Result<(), DeclarationError> {
     env.add_type(IpAddr::TYPE.to_owned())?;
     env.add_type(Network::TYPE.to_owned())?;
-    declare! { env:
+    function_table! { env:
         function "isIP"(text: CelString) -> CelBool = ip(text).is_ok();
         function "ip"(text: CelString) -> Opaque = ip(text)?;
         function "ip.isCanonical"(text: CelString) -> CelBool = ip(text)?.to_string() == text.inner();
@@ -285,7 +287,7 @@ impl OpaqueType for Url {
 }
 
 fn declare_urls(env: &mut Env) -> Result<(), DeclarationError> {
-    declare! { env:
+    function_table! { env:
         function "isURL"(text: CelString) -> CelBool = Url::check(text).is_ok();
         function "url"(text: CelString) -> Opaque = Url::parse(text)
             .map_err(|why| error(format!("URL parse error during conversion from string: {why}")))?;
@@ -362,7 +364,7 @@ fn declare_formats(env: &mut Env) -> Result<(), DeclarationError> {
     for (name, _, named) in NAMED_FORMATS {
         function(env, &format!("format.{name}"), vec![], named)?;
     }
-    declare! { env:
+    function_table! { env:
         function "format.named"(name: CelString) -> CelOptional = {
             let format = NAMED_FORMATS.iter().find(|(named, ..)| *named == name.inner());
             format.map(|(name, ..)| Box::new(Opaque(NamedFormat(name))) as Box<dyn Val>)
@@ -382,7 +384,7 @@ impl OpaqueType for Quantity {
 }
 
 fn declare_quantities(env: &mut Env) -> Result<(), DeclarationError> {
-    declare! { env:
+    function_table! { env:
         function "isQuantity"(text: CelString) -> CelBool = Quantity::parse(text, NANO).is_some();
         function "quantity"(text: CelString) -> Opaque
             = Quantity::parse(text, NANO).ok_or_else(|| error(Quantity::parse_error(text)))?;
@@ -425,7 +427,7 @@ impl OpaqueType for Version {
 }
 
 fn declare_versions(env: &mut Env) -> Result<(), DeclarationError> {
-    declare! { env:
+    function_table! { env:
         function "isSemver"(text: CelString) -> CelBool = version(text).is_ok();
         function "isSemver"(text: CelString, normalize: CelBool) -> CelBool
             = normalized(text, *normalize.inner()).and_then(|text| version(&text)).is_ok();

@@ -28,7 +28,7 @@ use serde_json::Value;
 
 use crate::schema::{
     cel::{ENV, TIME_MAX, cpu_time, in_cel, new_env, on_large_stack, program, short, unsupported},
-    cel_library,
+    cel_authorizer, cel_library,
 };
 
 /// The variables that each expression of admission has.
@@ -65,6 +65,8 @@ pub(crate) struct Activation<'v> {
     composed: Vec<Composed<'v>>,
     /// Their places, by their names.
     places: HashMap<&'v str, usize>,
+    /// The values of `authorizer` and `authorizer.requestResource`.
+    authorizer: [Box<dyn Val>; 2],
 }
 
 /// A value that is converted to CEL when it is first used.
@@ -80,8 +82,12 @@ struct Composed<'v> {
 }
 
 impl<'v> Activation<'v> {
-    /// An activation of these values, and of the `variables` of a policy.
-    pub(crate) fn new(values: &[(&'static str, &'v Value)], variables: &'v Value) -> Activation<'v> {
+    /// An activation of these values, of an authorizer, and of the `variables` of a policy.
+    pub(crate) fn new(
+        values: &[(&'static str, &'v Value)],
+        authorizer: [Box<dyn Val>; 2],
+        variables: &'v Value,
+    ) -> Activation<'v> {
         let values = values.iter().map(|(name, value)| (*name, Converted { value, in_cel: OnceLock::new() }));
         let (mut composed, mut places) = (Vec::new(), HashMap::new());
         for variable in variables.as_array().into_iter().flatten() {
@@ -90,7 +96,7 @@ impl<'v> Activation<'v> {
             places.insert(name, composed.len());
             composed.push(Composed { name, expression, result: OnceLock::new() });
         }
-        Activation { values: values.collect(), composed, places }
+        Activation { values: values.collect(), composed, places, authorizer }
     }
 
     /// The result of an expression, in JSON.
@@ -171,7 +177,8 @@ impl Evaluation<'_, '_> {
         let mut context = Context::with_env(Arc::clone(env));
         context.set_variable_resolver(self);
         let value = cel::Value::resolve_val(program.expression(), &context);
-        let owned = value.and_then(|value| match cel_library::owned(&*value) {
+        let mut copies = cel_library::COPIES.iter().chain(&cel_authorizer::COPIES);
+        let owned = value.and_then(|value| match copies.find_map(|copy| copy(&*value)) {
             Some(value) => Ok(value),
             None => Box::<dyn Val>::try_from(cel::Value::try_from(&*value)?),
         });
@@ -208,6 +215,12 @@ impl VariableResolver for Evaluation<'_, '_> {
         if let Some(name) = variable.strip_prefix("variables.") {
             let place = self.activation.places.get(name)?;
             return self.composed(&self.activation.composed[*place]).map(CowVal::Borrowed);
+        }
+        let [authorizer, request_resource] = &self.activation.authorizer;
+        match variable {
+            "authorizer" => return Some(CowVal::Borrowed(&**authorizer)),
+            "authorizer.requestResource" => return Some(CowVal::Borrowed(&**request_resource)),
+            _ => {}
         }
         let (_, value) = self.activation.values.iter().find(|(name, _)| *name == variable)?;
         Some(CowVal::Borrowed(&**value.in_cel.get_or_init(|| in_cel(value.value, &Value::Null))))
@@ -475,6 +488,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::schema::cel_authorizer::authorizer;
 
     /// Once, the evaluation of each variable was nested in that of the next one, and overflowed the stack.
     #[test]
@@ -485,7 +499,8 @@ mod tests {
                 let expression = next(&format!("variables.v{}", index - 1));
                 all.push(json!({"name": format!("v{index}"), "expression": expression}));
             }
-            Activation::new(&[], &all.into()).evaluate("variables.v999")
+            let nobody = authorizer(Arc::new(|_, _| json!({})), &json!({}));
+            Activation::new(&[], nobody, &all.into()).evaluate("variables.v999")
         };
         assert_eq!(chain("0", &|before| format!("{before} + 1")), Ok(json!(999)));
         assert_eq!(chain("0", &|before| format!("[[[{before}]]][0][0][0]")), Ok(json!(0)));
