@@ -467,7 +467,7 @@ fn invalid_input_is_one_line_that_names_the_place() {
         (
             &["--manifests", &dir.path().display().to_string()],
             2,
-            "holds no objects (.yaml, .yml and .json are read; those in directories below it with -R)",
+            "holds no objects (.yaml, .yml and .json in it are read, but not those in directories below it)",
         ),
         (&["--manifests", &no_yaml], 2, "no-yaml, document 2: not YAML: "),
         (&["--manifests", &no_kind], 2, "no-kind, document 2: has no apiVersion"),

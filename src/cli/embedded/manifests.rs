@@ -75,7 +75,7 @@ pub(super) fn read(flag: &str, paths: &[PathBuf], depth: Depth) -> Result<Vec<Ma
         if manifests.len() == before {
             let hint = match depth {
                 Depth::One if path.is_dir() => {
-                    " (.yaml, .yml and .json are read; those in directories below it with -R)"
+                    " (.yaml, .yml and .json in it are read, but not those in directories below it)"
                 }
                 Depth::One | Depth::All => "",
             };
