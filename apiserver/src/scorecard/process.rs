@@ -15,6 +15,22 @@ use super::settings::CannotJudge;
 /// for each request that is refused, and tries again.
 const PANICS: [&str; 4] = ["panicked at", "panic: ", "Observed a panic", "Exception in thread"];
 
+/// An error if an argument has something like `{kubeconfig}` that is not it. `${KUBECONFIG}` is for a shell.
+pub(super) fn validate_placeholders(command: &[String]) -> Result<(), CannotJudge> {
+    for word in command {
+        for (at, _) in word.match_indices('{') {
+            let (before, inside) = (&word[..at], word[at + 1..].split('}').next().unwrap_or_default());
+            let is_like =
+                inside.to_lowercase().starts_with("kube") && inside.chars().all(char::is_alphanumeric);
+            if is_like && inside != "kubeconfig" && !before.ends_with('$') {
+                let what = format!("{{{inside}}} is not replaced; {{kubeconfig}} becomes the path");
+                return Err(CannotJudge(format!("COMMAND {word}: {what}")));
+            }
+        }
+    }
+    Ok(())
+}
+
 /// A started operator. Dropping it kills it.
 pub(super) struct Process {
     child: Child,

@@ -431,6 +431,13 @@ async fn what_cannot_be_judged_is_an_error_in_one_line() {
         judged(wrong).await,
         "--sample: Book \"a\": the server has no such kind in \"example.com/v1\"; is its CRD given?"
     );
+    for word in ["--config={kubeconfigg}", "{KUBECONFIG}", "{kubeConfig}/x"] {
+        let name = word.split(['{', '}']).nth(1).unwrap();
+        let error = format!("COMMAND {word}: {{{name}}} is not replaced; {{kubeconfig}} becomes the path");
+        assert_eq!(judged(quick(&format!("true {word}"))).await, error);
+    }
+    let no_words = judged(quick("false {kubeconfig} ${KUBECONFIG} {kube:1} {{.kube}} {")).await;
+    assert!(no_words.starts_with("COMMAND ended before its first request: "), "{no_words}");
     let mut wrong = quick("true");
     wrong.only = vec!["quite".to_owned()];
     assert!(
