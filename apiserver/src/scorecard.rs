@@ -88,6 +88,7 @@ fn of_runs(scorecard: &Scorecard) -> impl Iterator<Item = checks::NamedCheck> {
 pub async fn run(scorecard: &Scorecard, mut done: impl FnMut(&CheckResult)) -> Result<Report, CannotJudge> {
     checks::validate_only(&scorecard.only, &names())?;
     process::validate_placeholders(&scorecard.command)?;
+    lab::remove_left_behind();
     let mut report = Report { checks: Vec::new(), seed: scorecard.seed };
     let mut add = |report: &mut Report, check: CheckResult| {
         done(&check);

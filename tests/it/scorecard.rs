@@ -101,3 +101,21 @@ fn a_signal_leaves_no_process() {
     left.retain(|name| name != "pid" && name != "pid.new");
     assert!(left.is_empty(), "{left:?}");
 }
+/// SIGKILL leaves the directories of the runs. The next scorecard removes them, but not those of one that still runs.
+#[test]
+fn directories_of_a_killed_run_are_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let [left, locked, other] = ["scorecard-left", "scorecard-locked", "other"].map(|name| {
+        let path = dir.path().join(format!("listwatch-{name}"));
+        fs::create_dir(&path).unwrap();
+        path
+    });
+    fs::write(left.join("lock"), "").unwrap();
+    fs::write(other.join("lock"), "").unwrap();
+    let lock = fs::File::create(locked.join("lock")).unwrap();
+    lock.lock().unwrap();
+    let output = scorecard(&["--only", "crd-schema"], &[]).env("TMPDIR", dir.path()).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert_eq!([left.exists(), locked.exists(), other.exists()], [false, true, true]);
+}
+

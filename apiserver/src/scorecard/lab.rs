@@ -6,7 +6,10 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
-    fs,
+    env,
+    fs::{self, File},
+    io,
+    path::Path,
     sync::Arc,
     time::Duration,
 };
@@ -53,6 +56,12 @@ const WRITES_MAX: usize = 3000;
 /// How often an operator that has ended is started again in a run.
 const RESTARTS_MAX: usize = 3;
 
+/// What the names of the directories of runs begin with.
+const DIR_PREFIX: &str = "listwatch-scorecard-";
+
+/// The file in such a directory that is locked while the run lasts.
+const LOCK: &str = "lock";
+
 /// The namespace of samples without one.
 const NAMESPACE: &str = "default";
 
@@ -95,6 +104,8 @@ impl ChildKey {
 pub(super) struct Lab<'a> {
     pub(super) server: ApiServer,
     scorecard: &'a Scorecard,
+    /// See [`remove_left_behind`].
+    _lock: File,
     dir: TempDir,
     process: Option<Process>,
     starts: usize,
@@ -123,11 +134,12 @@ impl<'a> Lab<'a> {
         let cannot = |what: &str, error: std::io::Error| CannotJudge(format!("{what}: {error}"));
         let options = Options { heartbeat: Duration::from_secs(3600), ..Options::default() };
         let server = ApiServer::start(options).await.map_err(|error| cannot("start a server", error))?;
-        let dir = TempDir::with_prefix("listwatch-scorecard-")
-            .map_err(|error| cannot("temporary directory", error))?;
+        let dir = TempDir::with_prefix(DIR_PREFIX).map_err(|error| cannot("temporary directory", error))?;
+        let lock = locked(dir.path()).map_err(|error| cannot("lock", error))?;
         Ok(Lab {
             server,
             scorecard,
+            _lock: lock,
             dir,
             process: None,
             starts: 0,
@@ -858,6 +870,26 @@ impl Drop for Lab<'_> {
                 log: String::from_utf8_lossy(&log).into_owned(),
             }
         });
+    }
+}
+
+/// The lock of a new directory. It has its name only when it is locked.
+fn locked(dir: &Path) -> io::Result<File> {
+    let new = dir.join("new");
+    let lock = File::create(&new)?;
+    lock.lock()?;
+    fs::rename(new, dir.join(LOCK))?;
+    Ok(lock)
+}
+
+/// Removes the directories of runs that nothing could clean up: their process was killed with SIGKILL, so nobody holds the lock.
+pub(super) fn remove_left_behind() {
+    for entry in fs::read_dir(env::temp_dir()).into_iter().flatten().flatten() {
+        let is_run = entry.file_name().to_string_lossy().starts_with(DIR_PREFIX);
+        let lock = is_run.then(|| File::open(entry.path().join(LOCK)));
+        if lock.is_some_and(|lock| lock.is_ok_and(|lock| lock.try_lock().is_ok())) {
+            let _ = fs::remove_dir_all(entry.path());
+        }
     }
 }
 
