@@ -299,7 +299,7 @@ async fn two_runs(scorecard: &Scorecard) -> Result<(Run<'_>, Run<'_>, usize), Ca
             {
                 return Ok((first, second, scorecard.jobs));
             }
-            (Err(why), Err(_)) => return Err(why),
+            (Err(CannotJudge(one)), Err(CannotJudge(other))) => return Err(CannotJudge(both(one, &other))),
             (Ok(_) | Err(_), Ok(_)) | (Ok(_), Err(_)) => {}
         }
     }
@@ -309,6 +309,16 @@ async fn two_runs(scorecard: &Scorecard) -> Result<(Run<'_>, Run<'_>, usize), Ca
         first = std::mem::replace(&mut second, run(scorecard).await?);
     }
     Ok((first, second, 1))
+}
+
+/// Why two runs at a time could not be judged. They may differ only in times and process ids.
+fn both(one: String, other: &str) -> String {
+    let without_numbers = |text: &str| text.replace(|c: char| c.is_ascii_digit(), "");
+    if without_numbers(&one) == without_numbers(other) {
+        one
+    } else {
+        format!("{one}; of a second run: {other}")
+    }
 }
 
 async fn run(scorecard: &Scorecard) -> Result<Run<'_>, CannotJudge> {

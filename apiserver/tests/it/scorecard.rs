@@ -482,6 +482,21 @@ async fn an_operator_with_a_long_pause_has_settled_when_its_status_says_so() {
     assert_eq!(why, format!("--settled jsonpath={{.status.phase}}=Done: {has}"));
 }
 
+/// Only the first was reported, which may be the consequence of the second.
+#[tokio::test]
+async fn two_runs_that_end_for_different_reasons_give_both() {
+    let dir = tempfile::tempdir().unwrap();
+    // Only one of two can create the directory.
+    let script = format!(
+        "mkdir {} && echo no rule for pages || echo the port is taken; exit 3",
+        dir.path().join("port").display()
+    );
+    let CannotJudge(why) =
+        scorecard::run(&settings(vec!["sh".to_owned(), "-c".to_owned(), script]), |_| {}).await.unwrap_err();
+    assert!(why.contains("no rule for pages") && why.contains("the port is taken"), "{why}");
+    assert!(why.contains("; of a second run: COMMAND ended before its first request: "), "{why}");
+}
+
 /// A worker pool whose first process crashes, for example.
 #[tokio::test]
 async fn what_a_process_has_started_ends_with_it() {
