@@ -82,7 +82,7 @@ struct ScorecardFlags {
     /// What each sample must have as well, as for kubectl wait, such as jsonpath={.status.phase}=Ready; without a value, the field must exist
     #[arg(long, value_name = "CONDITION")]
     settled: Option<SampleCondition>,
-    /// How long the operator may take to settle, and to repair a difference
+    /// How long the operator may take to start, to settle, and to repair a difference
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_time)]
     patience: Duration,
     /// Directory for what happened in each check that failed: requests.jsonl, writes.jsonl, operator.log
@@ -123,7 +123,7 @@ pub(super) fn main(args: ScorecardArgs) -> Result<(), Failure> {
     settings.ignore.clone_from(&args.ignore);
     settings.only.clone_from(&args.only);
     (settings.seed, settings.jobs) = (args.seed, args.jobs);
-    (settings.settle, settings.patience) = (args.settle, args.patience);
+    (settings.settle, settings.patience, settings.start) = (args.settle, args.patience, args.patience);
     settings.settled.clone_from(&args.settled);
     settings.extent = match (args.quick, args.all) {
         (true, _) => Extent::Quick,
