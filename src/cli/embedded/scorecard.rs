@@ -244,8 +244,15 @@ fn record(args: &ScorecardFlags, check: &CheckResult) -> Result<(), Failure> {
     Ok(())
 }
 
+/// The differences of a check that are shown. With an --output other than text, all are.
+const DIFFERENCES_MAX: usize = 5;
+
 fn print(args: &ScorecardFlags, check: &CheckResult) -> Result<(), Failure> {
     say!("{check}");
+    // The first is in the reason.
+    for difference in check.verdict.evidence.iter().take(DIFFERENCES_MAX).skip(1) {
+        say!("        and {difference}");
+    }
     if matches!(check.verdict.result, Outcome::Fail | Outcome::Warn) {
         say!("        replay: {}", replay(args, check));
     }

@@ -6,13 +6,14 @@ use std::collections::BTreeMap;
 
 use super::super::{reference::Reference, report::Verdict};
 
+/// The problems that are shown.
+const PROBLEMS_MAX: usize = 5;
+
 pub(in super::super) fn check(reference: &Reference<'_>) -> Verdict {
-    if let Some(problem) = reference.problems.first() {
-        let more = match reference.problems.len() {
-            1 => String::new(),
-            count => format!(", and {} more", count - 1),
-        };
-        return Verdict::fail(format!("without a fault, {problem}{more}"));
+    if !reference.problems.is_empty() {
+        let (shown, others) = reference.problems.split_at(reference.problems.len().min(PROBLEMS_MAX));
+        let more = if others.is_empty() { String::new() } else { format!(", and {} more", others.len()) };
+        return Verdict::fail(format!("without a fault, {}{more}", shown.join("; ")));
     }
     let mut writes: BTreeMap<&str, usize> = BTreeMap::new();
     for write in &reference.writes {
