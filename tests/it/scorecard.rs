@@ -18,6 +18,39 @@ fn scorecard(args: &[&str], command: &[&str]) -> Command {
     scorecard
 }
 
+/// Without COMMAND, an invalid sample is a finding; with it, the operator cannot be judged. Of an invalid CRD, the code was 2 in both cases.
+#[test]
+fn an_invalid_file_is_a_failure_or_with_a_command_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let file = dir.path().join(name);
+        fs::write(&file, text).unwrap();
+        file.to_str().unwrap().to_owned()
+    };
+    let samples = ["a", "b"].map(|name| {
+        format!("---\n{{apiVersion: cache.example.com/v1, kind: Memcached, metadata: {{name: {name}}}, spec: {{size: x}}}}\n")
+    });
+    let sample = file("a.yaml", &samples.concat());
+    let crd = file(
+        "b.yaml",
+        "{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: b}}",
+    );
+    for (flag, file) in [("--sample", &sample), ("--crd", &crd)] {
+        for (command, code) in [(&[][..], 1), (&["true"], 2)] {
+            let output = run(&[flag, file], command);
+            assert_eq!(output.status.code(), Some(code), "{output:?}");
+            let stdout = String::from_utf8(output.stdout).unwrap();
+            assert!(stdout.contains("FAIL  sample-valid "), "{stdout}");
+            // Not only the first difference.
+            assert_eq!(
+                stdout.contains("\n        and Memcached b when created is "),
+                flag == "--sample",
+                "{stdout}"
+            );
+        }
+    }
+}
+
 fn run(args: &[&str], command: &[&str]) -> Output {
     scorecard(args, command).output().unwrap()
 }
@@ -75,6 +108,24 @@ fn files_of_an_earlier_run_are_removed_and_no_others() {
     assert!(exists("converges/notes.txt") && exists("mine/writes.jsonl"));
 }
 
+/// SIGKILL leaves the directories of the runs. The next scorecard removes them, but not those of one that still runs.
+#[test]
+fn directories_of_a_killed_run_are_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let [left, locked, other] = ["scorecard-left", "scorecard-locked", "other"].map(|name| {
+        let path = dir.path().join(format!("listwatch-{name}"));
+        fs::create_dir(&path).unwrap();
+        path
+    });
+    fs::write(left.join("lock"), "").unwrap();
+    fs::write(other.join("lock"), "").unwrap();
+    let lock = fs::File::create(locked.join("lock")).unwrap();
+    lock.lock().unwrap();
+    let output = scorecard(&["--only", "crd-schema"], &[]).env("TMPDIR", dir.path()).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert_eq!([left.exists(), locked.exists(), other.exists()], [false, true, true]);
+}
+
 #[test]
 fn a_signal_leaves_no_process() {
     let dir = tempfile::tempdir().unwrap();
@@ -101,21 +152,3 @@ fn a_signal_leaves_no_process() {
     left.retain(|name| name != "pid" && name != "pid.new");
     assert!(left.is_empty(), "{left:?}");
 }
-/// SIGKILL leaves the directories of the runs. The next scorecard removes them, but not those of one that still runs.
-#[test]
-fn directories_of_a_killed_run_are_removed() {
-    let dir = tempfile::tempdir().unwrap();
-    let [left, locked, other] = ["scorecard-left", "scorecard-locked", "other"].map(|name| {
-        let path = dir.path().join(format!("listwatch-{name}"));
-        fs::create_dir(&path).unwrap();
-        path
-    });
-    fs::write(left.join("lock"), "").unwrap();
-    fs::write(other.join("lock"), "").unwrap();
-    let lock = fs::File::create(locked.join("lock")).unwrap();
-    lock.lock().unwrap();
-    let output = scorecard(&["--only", "crd-schema"], &[]).env("TMPDIR", dir.path()).output().unwrap();
-    assert_eq!(output.status.code(), Some(0), "{output:?}");
-    assert_eq!([left.exists(), locked.exists(), other.exists()], [false, true, true]);
-}
-

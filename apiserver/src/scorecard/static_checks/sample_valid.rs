@@ -12,7 +12,10 @@ use super::{
 };
 
 pub(super) async fn check(scorecard: &Scorecard) -> Result<Verdict, CannotJudge> {
-    let lab = Lab::new(scorecard).await?;
+    let lab = match Lab::new(scorecard).await {
+        Ok(lab) => lab,
+        Err(CannotJudge(why)) => return Ok(Verdict::fail(why)),
+    };
     let mut findings = Vec::new();
     for sample in &scorecard.samples {
         if let Err(CannotJudge(why)) = lab.create(sample, "--sample").await {
