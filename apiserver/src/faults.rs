@@ -24,14 +24,14 @@ use std::{
     time::Duration,
 };
 
-use http::Method;
+use http::{HeaderMap, HeaderValue, Method, header::CONTENT_TYPE};
 use tokio::sync::{Notify, watch};
 
 use serde_json::json;
 
 use crate::{
     authorization::{self, Rule, Verb},
-    request::{Request, ResourcePath},
+    request::{Query, Request, ResourcePath},
     status::{StatusError, details, qualified},
     storage::lock,
 };
@@ -41,6 +41,12 @@ pub(crate) const PATH: &str = "/listwatch/faults";
 
 /// The path at which administrators wait for held requests, and release them.
 pub(crate) const HELD_PATH: &str = "/listwatch/faults/held";
+
+/// The annotation that [`Fault::Meddle`] changes.
+pub(crate) const MEDDLED: &str = "listwatch/meddled";
+
+/// The user of this change.
+pub(crate) const MEDDLER: &str = "meddler";
 
 /// Most planned faults at a time. One more drops the oldest.
 const FAULTS_MAX: usize = 100;
@@ -105,6 +111,8 @@ pub enum Fault {
     Hold,
     /// Writes take effect, and their answers wait until [`ApiServer::release_held`](super::ApiServer::release_held).
     HoldAnswer,
+    /// Just before an update, another client changes an annotation of the object, so an old resourceVersion gets a 409.
+    Meddle,
     /// Writes are refused by an admission webhook.
     Deny {
         /// Its name.
@@ -189,6 +197,7 @@ impl Fault {
             | Fault::Silence
             | Fault::LoseAnswer => Scope::Requests(METHODS),
             Fault::Hold | Fault::HoldAnswer | Fault::Deny { .. } => Scope::Requests(WRITES),
+            Fault::Meddle => Scope::Requests(&["PUT", "PATCH"]),
             Fault::Quota(_) => Scope::Requests(&["POST"]),
             Fault::StaleLists(_) | Fault::SlowLists(_) => Scope::Requests(&["GET"]),
             Fault::ExpireHistory | Fault::Restart | Fault::Backup | Fault::Restore => Scope::Server,
@@ -365,7 +374,7 @@ type Make = fn(&Values) -> Result<Fault, String>;
 
 /// The faults by name: their keys with defaults, their help text and their constructor.
 #[rustfmt::skip]
-const NAMED: [(&str, &str, &str, Make); 34] = [
+const NAMED: [(&str, &str, &str, Make); 35] = [
     ("end-watches", "", "watches end cleanly", |_| Ok(Fault::EndWatches)),
     ("cut-watches", "", "watches are cut in the middle of a line", |_| Ok(Fault::CutWatches)),
     ("expire-watches", "", "watches end with an ERROR event, 410 Expired", |_| Ok(Fault::ExpireWatches)),
@@ -383,6 +392,7 @@ const NAMED: [(&str, &str, &str, Make); 34] = [
     ("lose-answer", "", "requests take effect, but the connection breaks before the answer", |_| Ok(Fault::LoseAnswer)),
     ("hold", "", "writes wait for DELETE /listwatch/faults/held, then take effect", |_| Ok(Fault::Hold)),
     ("hold-answer", "", "writes take effect, and their answers wait for DELETE /listwatch/faults/held", |_| Ok(Fault::HoldAnswer)),
+    ("meddle", "", "just before an update, another client changes an annotation of the object", |_| Ok(Fault::Meddle)),
     ("slow-lists", "time=2s", "half of a list comes this much later; of a streaming list, all but the first event", |keys| Ok(Fault::SlowLists(keys.time("time")?))),
     ("stale-lists", "version=1", "lists with resourceVersion=0 are as old as this version", |keys| Ok(Fault::StaleLists(keys.number("version", 1..=u64::MAX)?))),
     ("unauthorized", "", "401, as for an expired token", |_| Ok(refused(StatusError::unauthorized()))),
@@ -456,6 +466,27 @@ fn deny(keys: &Values) -> Result<Fault, String> {
 fn refused(error: StatusError) -> Fault {
     let retry_after_secs = error.retry_after_secs();
     Fault::Answer { status: error.code, body: format!("{}\n", error.into_status()), retry_after_secs }
+}
+
+/// The request of another client just before an update.
+pub(crate) fn meddling(update: &Request, version: u64) -> Request {
+    let of_subresource =
+        ResourcePath::parse(&update.path).and_then(|path| path.subresource).unwrap_or_default();
+    let path = update.path.strip_suffix(&format!("/{of_subresource}")).unwrap_or(&update.path).to_owned();
+    let patch = json!({"metadata": {"annotations": {MEDDLED: version.to_string()}}});
+    Request {
+        method: Method::PATCH,
+        target: path.clone(),
+        path,
+        query: Query::parse(""),
+        headers: HeaderMap::from_iter([(
+            CONTENT_TYPE,
+            HeaderValue::from_static("application/merge-patch+json"),
+        )]),
+        body: patch.to_string().into(),
+        can_upgrade: false,
+        user: Some(MEDDLER.to_owned()),
+    }
 }
 
 /// The error of an admission webhook that denies an object, in the words of controller-runtime's `Denied`. The API

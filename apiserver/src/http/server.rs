@@ -302,6 +302,10 @@ where
     if fault == Some(Fault::Hold) {
         server.faults.hold(&request).await;
     }
+    if fault == Some(Fault::Meddle) {
+        let version = server.storage().revision();
+        router::answer(&server, &faults::meddling(&request, version)).await;
+    }
     let user_name = user.as_deref();
     let error =
         identified.and_then(|()| server.check(&server.storage(), &request, user_name, Verb::OfMethod)).err();

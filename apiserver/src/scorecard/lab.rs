@@ -712,11 +712,6 @@ impl<'a> Lab<'a> {
         }
     }
 
-    /// Waits until a fault holds a request, or [`FAULT_TICKS_MAX`] are over. Whether one is held.
-    pub(super) async fn is_held(&self) -> bool {
-        self.within_fault(|| self.is_holding()).await
-    }
-
     /// Waits until something is so, or [`FAULT_TICKS_MAX`] are over. Whether it is.
     pub(super) async fn within_fault(&self, is_so: impl Fn() -> bool) -> bool {
         for _ in 0..FAULT_TICKS_MAX {

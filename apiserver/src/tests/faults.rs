@@ -214,6 +214,31 @@ async fn a_write_can_be_held_before_its_effect_or_before_its_answer() {
 }
 
 #[tokio::test]
+async fn another_client_can_change_the_object_just_before_an_update() {
+    let fixture = fixture(&["meddle,path=/configmaps/a,times=2"]).await;
+    let (_, read) = fixture.post(CONFIG_MAPS, config_map("a", json!({}))).await;
+    let path = format!("{CONFIG_MAPS}/a");
+    let put = async |body: &Value| fixture.call(Method::PUT, &path, "application/json", body.clone()).await;
+    let (status, error) = put(&read).await;
+    assert_eq!((status, &error["reason"]), (409, &json!("Conflict")));
+    let (status, patched) = fixture.merge(&path, json!({"data": {"key": "value"}})).await;
+    assert_eq!((status, patched["metadata"]["annotations"].is_object()), (200, true));
+    assert_eq!(put(&patched).await.0, 200, "it was changed twice only");
+}
+
+/// A PUT of the status has another path than its object.
+#[tokio::test]
+async fn an_update_of_a_status_can_be_meddled_with_also() {
+    let fixture = fixture(&["meddle,path=/status"]).await;
+    let pod = json!({"metadata": {"name": "a"}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    fixture.post("/api/v1/namespaces/default/pods", pod).await;
+    let path = "/api/v1/namespaces/default/pods/a";
+    let (_, patched) = fixture.merge(&format!("{path}/status"), json!({"status": {"message": "m"}})).await;
+    assert_eq!(patched["status"]["message"], "m");
+    assert!(patched["metadata"]["annotations"]["listwatch/meddled"].is_string(), "{patched}");
+}
+
+#[tokio::test]
 async fn a_held_write_of_a_client_that_disconnects_has_no_effect() {
     let fixture = fixture(&["hold,user=jane"]).await;
     fixture.server.add_token("jane", "jane");
@@ -655,7 +680,7 @@ fn an_invalid_fault_is_refused_with_the_valid_ones() {
 fn every_fault_in_the_help_text_can_be_parsed() {
     let names = fault_help();
     let faults: Vec<&str> = names.lines().filter(|line| line.starts_with("  ")).collect();
-    assert_eq!(faults.len(), 34, "{names}");
+    assert_eq!(faults.len(), 35, "{names}");
     for line in faults {
         let text = line.split_whitespace().next().expect("a name");
         assert!(text.parse::<Planned>().is_ok(), "{text}");

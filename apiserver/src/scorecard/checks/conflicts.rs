@@ -1,5 +1,5 @@
-//! A field of each child is changed; while the operator repairs it, somebody else writes an annotation of the same object. The operator's write
-//! waits for that, so an update with the old resourceVersion gets a 409. The annotation must stay.
+//! A field of each child is changed; just before the operator's updates that repair it, somebody else writes an annotation of the same object, so
+//! an update with the old resourceVersion gets a 409, three times in a row. The annotation must stay.
 //!
 //! It would have found percona/percona-server-mongodb-operator#2169: an update with the old body lost the annotation of a restart.
 
@@ -14,9 +14,13 @@ use super::{
     },
     failure, repairs_drift,
 };
-use crate::Fault;
+use crate::{
+    Fault,
+    faults::{MEDDLED, MEDDLER},
+};
 
-const ANNOTATION: &str = "scorecard.listwatch/other-writer";
+/// Updates in a row that come too late.
+const CONFLICTS: u64 = 3;
 
 pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
     let mut lab = reference.settled().await?;
@@ -24,27 +28,28 @@ pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict
     for child in repairs_drift::children(reference, &lab) {
         let Some((field, patch)) = repairs_drift::drift(&child) else { continue };
         let path = lab.path_of_object(&child.resource, &child.key);
-        lab.server.fault(Fault::Hold.on("", &path).by(&lab.user()).times(1));
+        let version = lab.server.version();
+        lab.server.fault(Fault::Meddle.on("", &path).by(&lab.user()).times(CONFLICTS));
         lab.request(Method::PATCH, &path, patch).await;
-        if !lab.is_held().await {
+        let has_meddled = || lab.server.writes_since(version).iter().any(|write| write.user == MEDDLER);
+        if !lab.within_fault(has_meddled).await {
             // Nobody repairs it: see repairs-drift.
             lab.server.end_faults();
             lab.request(Method::PATCH, &path, content(&child.object)).await;
             continue;
         }
         count += 1;
-        let annotated = |value: Value| json!({"metadata": {"annotations": {ANNOTATION: value}}});
-        lab.request(Method::PATCH, &path, annotated("1".into())).await;
-        lab.server.end_faults();
         lab.settle_fully().await?;
+        lab.server.end_faults();
         let (_, object) = lab.request(Method::GET, &path, Value::Null).await;
-        if object["metadata"]["annotations"][ANNOTATION] != "1" {
+        if object["metadata"]["annotations"][MEDDLED].is_null() {
             return Ok(Verdict::fail(format!(
                 "{}/{} {field} repaired: the annotation of another writer, which came just before, is lost",
                 child.resource, child.key
             )));
         }
-        lab.request(Method::PATCH, &path, annotated(Value::Null)).await;
+        let removed = json!({"metadata": {"annotations": {MEDDLED: null}}});
+        lab.request(Method::PATCH, &path, removed).await;
         let after = format!("{}/{} {field} repaired beside another writer", child.resource, child.key);
         if let Some(failure) = failure(reference.judge(&mut lab, &after).await?, &mut late) {
             return Ok(failure);
