@@ -82,7 +82,7 @@ pub(super) fn copy<T: OpaqueType>(value: &dyn Val) -> Option<Box<dyn Val>> {
 
 /// For all types of this file. The crate `cel` copies values of other types.
 pub(super) const COPIES: [Copy; 6] =
-    [copy::<IpAddr>, copy::<Network>, copy::<Url>, copy::<NamedFormat>, copy::<Quantity>, copy::<Version>];
+    [copy::<IpAddr>, copy::<Network>, copy::<Url>, copy::<NamedFormat>, copy::<Quantity>, copy::<Semver>];
 
 /// Declares functions, with the names and types of their arguments.
 macro_rules! function_table {
@@ -414,15 +414,15 @@ fn sum(one: &Quantity, other: &Quantity, times: i128) -> Result<Quantity, Execut
 
 /// A semantic version. Its build metadata does not count.
 #[derive(Clone, Debug)]
-struct Version(semver::Version);
+struct Semver(semver::Version);
 
-impl PartialEq for Version {
-    fn eq(&self, other: &Version) -> bool {
+impl PartialEq for Semver {
+    fn eq(&self, other: &Semver) -> bool {
         self.0.cmp_precedence(&other.0).is_eq()
     }
 }
 
-impl OpaqueType for Version {
+impl OpaqueType for Semver {
     const TYPE: &'static Type = &Type::new_unspecified_type("kubernetes.Semver");
 }
 
@@ -434,20 +434,20 @@ fn declare_versions(env: &mut Env) -> Result<(), DeclarationError> {
         function "semver"(text: CelString) -> Opaque = version(text)?;
         function "semver"(text: CelString, normalize: CelBool) -> Opaque
             = version(&normalized(text, *normalize.inner())?)?;
-        method "major"(one: Opaque<Version>) -> CelInt = one.0.0.major.cast_signed();
-        method "minor"(one: Opaque<Version>) -> CelInt = one.0.0.minor.cast_signed();
-        method "patch"(one: Opaque<Version>) -> CelInt = one.0.0.patch.cast_signed();
-        method "compareTo"(one: Opaque<Version>, other: Opaque<Version>) -> CelInt
+        method "major"(one: Opaque<Semver>) -> CelInt = one.0.0.major.cast_signed();
+        method "minor"(one: Opaque<Semver>) -> CelInt = one.0.0.minor.cast_signed();
+        method "patch"(one: Opaque<Semver>) -> CelInt = one.0.0.patch.cast_signed();
+        method "compareTo"(one: Opaque<Semver>, other: Opaque<Semver>) -> CelInt
             = one.0.0.cmp_precedence(&other.0.0) as i64;
-        method "isGreaterThan"(one: Opaque<Version>, other: Opaque<Version>) -> CelBool
+        method "isGreaterThan"(one: Opaque<Semver>, other: Opaque<Semver>) -> CelBool
             = one.0.0.cmp_precedence(&other.0.0).is_gt();
-        method "isLessThan"(one: Opaque<Version>, other: Opaque<Version>) -> CelBool
+        method "isLessThan"(one: Opaque<Semver>, other: Opaque<Semver>) -> CelBool
             = one.0.0.cmp_precedence(&other.0.0).is_lt();
     }
     Ok(())
 }
 
-fn version(text: &str) -> Result<Version, ExecutionError> {
+fn version(text: &str) -> Result<Semver, ExecutionError> {
     if text.is_empty() {
         return Err(error("Version string empty"));
     }
@@ -463,7 +463,7 @@ fn version(text: &str) -> Result<Version, ExecutionError> {
             return Err(error(format!("{name} number must not contain leading zeroes {number:?}")));
         }
     }
-    text.parse().map(Version).map_err(|why: semver::Error| error(why.to_string()))
+    text.parse().map(Semver).map_err(|why: semver::Error| error(why.to_string()))
 }
 
 /// A version like `v1.02`, with its missing numbers and without leading zeros.
