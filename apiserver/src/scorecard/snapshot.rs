@@ -34,6 +34,14 @@ const NOT_COMPARED: [&str; 6] = [
 /// The annotation that makes an operator look at an object again. It is not compared.
 pub(super) const POKE: &str = "scorecard.listwatch/poke";
 
+/// Annotations that count the changes of a template, of Deployments and of Argo's Rollouts.
+const REVISIONS: [&str; 4] = [
+    "deployment.kubernetes.io/revision",
+    "deployment.kubernetes.io/revision-history",
+    "rollout.argoproj.io/revision",
+    "rollout.argoproj.io/revision-history",
+];
+
 /// Fields of metadata that the server sets.
 const SERVER_FIELDS: [&str; 8] = [
     "uid",
@@ -367,8 +375,9 @@ pub(super) fn normalised(object: &Value, names: &HashMap<String, String>, with_s
             SERVER_FIELDS.iter().for_each(|field| drop(metadata.remove(*field)));
             if let Some(Value::Object(annotations)) = metadata.get_mut("annotations") {
                 annotations.retain(|key, _| {
-                    // `/revision` and `/revision-history` count the changes of a template, as of Deployments and Argo's Rollouts.
-                    key != POKE && !key.contains("/revision") && !key.starts_with("kubectl.kubernetes.io/")
+                    key != POKE
+                        && !REVISIONS.contains(&key.as_str())
+                        && !key.starts_with("kubectl.kubernetes.io/")
                 });
                 annotations.values_mut().for_each(parse);
                 if annotations.is_empty() {
@@ -536,6 +545,13 @@ mod tests {
             "status": {"at": "2026-01-02T00:00:00Z", "conditions": [
                 {"type": "Ready", "status": "True", "reason": "Ok", "message": "after 3 s"}]}});
         assert_eq!(one(&before).differences(&one(&after), &Mask::default()), []);
+    }
+
+    /// An operator seemed to ignore a change that only such an annotation showed.
+    #[test]
+    fn an_annotation_of_the_operator_with_revision_in_its_name_is_compared() {
+        let object = |revision: &str| json!({"metadata": {"annotations": {"example.com/revision-of-config": revision}}});
+        assert_eq!(one(&object("1")).differences(&one(&object("2")), &Mask::default()).len(), 1);
     }
 
     /// An operator whose children are ReplicaSets seemed to have none.
