@@ -30,8 +30,8 @@ use crate::cli::{
 #[derive(Debug, Args)]
 #[command(
     after_help = "Runs COMMAND against API servers in this process, with KUBECONFIG set; {kubeconfig} in its arguments becomes the path. \
-    First come the checks of files alone. Then it runs twice without a fault. In each further check, it must get to the same state in spite of a fault. docs/scorecard.md describes the checks.\n\n\
-    Exit code: 0 if nothing failed, 1 if a check failed, 2 if the operator cannot be judged.\n\n\
+    First come the checks of files alone. Then COMMAND runs twice without a fault. In each further check, it must get to the same state in spite of a fault. docs/scorecard.md describes the checks.\n\n\
+    Exit code: 0 if nothing failed, 1 if a check failed, 2 if there is no judgement: a flag or a file is invalid, or COMMAND cannot be run.\n\n\
     Example:\n  listwatch scorecard --crd config/crd --sample config/samples/memcached.yaml -- ./memcached-operator"
 )]
 pub(in super::super) struct ScorecardArgs {
@@ -61,10 +61,10 @@ struct ScorecardFlags {
     /// Kind, or field of a kind, that is not compared, such as ConfigMap:.data.time; may be repeated
     #[arg(long, value_name = "KIND[:PATH]")]
     ignore: Vec<String>,
-    /// Check to run; may be repeated. A replay names one fault of the check after a colon. Default: all checks
-    #[arg(long, value_name = "CHECK")]
+    /// Check to run, or one fault of it, as a replay names it; may be repeated. An unknown name lists those that exist
+    #[arg(long, value_name = "CHECK[:FAULT]")]
     only: Vec<String>,
-    /// Run only the checks that find most
+    /// Run only the checks of files, and the six of the operator that find most
     #[arg(long, conflicts_with_all = ["all", "only"])]
     quick: bool,
     /// Run all checks, with all their faults: a crash after each of the writes, a restored backup, silent watches
@@ -76,10 +76,11 @@ struct ScorecardFlags {
     /// Chooses the crashes if there are too many for all
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// How long nothing may be written until the operator counts as settled; more for one that pauses between its writes
+    /// How long nothing may be written until the operator counts as settled; give more if it pauses for longer between its writes
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_time)]
     settle: Duration,
-    /// What each sample must have as well, as for kubectl wait, such as jsonpath={.status.phase}=Ready; without a value, the field must exist
+    /// What each sample must also have until the operator counts as settled, as for kubectl wait: jsonpath={.status.phase}=Ready, or without
+    /// a value, jsonpath={.status.url}, a field that must exist
     #[arg(long, value_name = "CONDITION")]
     settled: Option<SampleCondition>,
     /// How long the operator may take to start, to settle, and to repair a difference
