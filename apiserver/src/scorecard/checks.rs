@@ -143,7 +143,7 @@ fn by_kind(children: &[ChildKey]) -> BTreeMap<String, Vec<ChildKey>> {
 }
 
 fn no_children() -> Verdict {
-    Verdict::new(Outcome::Skip, "no deleted child is created again: see repairs-drift")
+    Verdict::new(Outcome::Skip, "no deleted child comes back under its name")
 }
 
 /// The failure that ends a check. A warning is kept in `late`.
