@@ -71,7 +71,8 @@ impl Scrape {
     /// The scrape that a change belongs to.
     pub(crate) fn after(before: Option<Scrape>) -> Scrape {
         let now = Instant::now();
-        let before = before.filter(|before| before.last.elapsed() < SCRAPE_PAUSE);
+        let before = before
+            .filter(|before| before.last.elapsed() < SCRAPE_PAUSE && before.first.elapsed() < SYNC_PERIOD);
         Scrape { first: before.map_or(now, |before| before.first), last: now }
     }
 
@@ -90,11 +91,12 @@ pub(crate) struct Recommendation {
 
 /// The autoscalers that a change may affect.
 pub(crate) fn affected(storage: &Storage, changed: &Place) -> Vec<Place> {
-    let is_pod = ["pods", METRICS].contains(&changed.collection.as_str());
+    // Also other autoscalers: two of the same Pods do nothing.
+    let is_of_all = ["pods", METRICS, AUTOSCALERS].contains(&changed.collection.as_str());
     let mut all = storage.places(AUTOSCALERS);
     all.retain(|place| {
         let target = || target_place(storage, place, storage.get(place)?);
-        place.namespace() == changed.namespace() && (is_pod || target().as_ref() == Some(changed))
+        place.namespace() == changed.namespace() && (is_of_all || target().as_ref() == Some(changed))
     });
     all
 }

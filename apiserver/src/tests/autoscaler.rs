@@ -124,8 +124,11 @@ async fn two_autoscalers_of_one_target_do_nothing() {
         let conditions = one["status"]["conditions"].as_array().cloned().unwrap_or_default();
         conditions.iter().any(|one| one["reason"] == "AmbiguousSelector" && one["message"] == message)
     };
-    fixture.until(&format!("{AUTOSCALERS}/other"), is_ambiguous).await;
+    for name in ["other", "web"] {
+        fixture.until(&format!("{AUTOSCALERS}/{name}"), is_ambiguous).await;
+    }
     fixture.delete(&format!("{AUTOSCALERS}/web")).await;
+    fixture.until(&format!("{AUTOSCALERS}/other"), |code, one| !is_ambiguous(code, one)).await;
     use_cpu(&fixture, "150m").await;
     fixture.until(&format!("{DEPLOYMENTS}/web"), |_, one| one["spec"]["replicas"] == 3).await;
 }
