@@ -147,38 +147,19 @@ impl Server {
         requests.push_back(record);
     }
 
-    /// As [`Server::writes_since`], but an error if one of them is no longer known.
+    /// As [`Server::writes_since`]. Expired, if the history of a collection begins after the version.
     pub(crate) fn all_writes_since(&self, version: u64) -> Result<Vec<WriteRecord>, StatusError> {
-        let lost = self.storage().collections().map(|(_, collection)| collection.lost).max().unwrap_or(0);
+        let storage = self.storage();
+        let lost = storage.collections().map(|(_, collection)| collection.lost).max().unwrap_or(0);
         if version < lost {
             return Err(StatusError::expired(format!("too old resource version: {version} ({lost})")));
         }
-        Ok(self.writes_since(version))
+        Ok(writes_since(&storage, version))
     }
 
     /// The writes after a version, oldest first, as far as the history of their collections goes.
     pub(crate) fn writes_since(&self, version: u64) -> Vec<WriteRecord> {
-        let storage = self.storage();
-        let mut writes = Vec::new();
-        for (name, collection) in storage.collections() {
-            let from = version.max(collection.floor);
-            for change in collection.since(from).into_iter().flatten() {
-                let by = |field: fn(&Writer) -> &String| change.by.as_deref().map(field).cloned();
-                writes.push(WriteRecord {
-                    version: change.revision,
-                    time: change.time,
-                    user: by(|writer| &writer.user).unwrap_or_default(),
-                    method: by(|writer| &writer.method).unwrap_or_default(),
-                    path: by(|writer| &writer.path).unwrap_or_default(),
-                    resource: name.clone(),
-                    object: change.key.clone(),
-                    before: change.before.clone(),
-                    after: change.after.clone(),
-                });
-            }
-        }
-        writes.sort_by_key(|write| write.version);
-        writes
+        writes_since(&self.storage(), version)
     }
 
     pub(crate) fn fault(&self, planned: Planned) {
@@ -215,4 +196,27 @@ fn subject(request: &Request, user: Option<&str>) -> Subject {
         subject.groups = groups.into_iter().chain(authenticated).collect();
     }
     subject
+}
+
+fn writes_since(storage: &Storage, version: u64) -> Vec<WriteRecord> {
+    let mut writes = Vec::new();
+    for (name, collection) in storage.collections() {
+        let from = version.max(collection.floor);
+        for change in collection.since(from).into_iter().flatten() {
+            let by = |field: fn(&Writer) -> &String| change.by.as_deref().map(field).cloned();
+            writes.push(WriteRecord {
+                version: change.revision,
+                time: change.time,
+                user: by(|writer| &writer.user).unwrap_or_default(),
+                method: by(|writer| &writer.method).unwrap_or_default(),
+                path: by(|writer| &writer.path).unwrap_or_default(),
+                resource: name.clone(),
+                object: change.key.clone(),
+                before: change.before.clone(),
+                after: change.after.clone(),
+            });
+        }
+    }
+    writes.sort_by_key(|write| write.version);
+    writes
 }

@@ -351,9 +351,12 @@ pub(crate) async fn own(server: &Server, request: &Request, user: &str) -> Answe
             Answer::text(200, "all dropped\n")
         }
         ("GET", records::WRITES_PATH) => {
-            let since = request.query.number("since").map(|since| since.unwrap_or_default());
-            let since = since.map(|since| u64::try_from(since).unwrap_or_default());
-            match since.and_then(|since| server.all_writes_since(since)) {
+            let writes = match request.query.number("since") {
+                Ok(Some(since)) => server.all_writes_since(u64::try_from(since).unwrap_or_default()),
+                Ok(None) => Ok(server.writes_since(0)),
+                Err(error) => Err(error),
+            };
+            match writes {
                 Ok(writes) => Answer::text(200, writes.iter().map(WriteRecord::line).collect::<String>()),
                 Err(error) => Answer::refused(error),
             }
