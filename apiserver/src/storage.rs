@@ -390,17 +390,26 @@ impl Checkpoint {
         let wrong = |what: &str| format!("is not a checkpoint: {what}");
         let revision = json["resourceVersion"].as_u64().ok_or_else(|| wrong("no resourceVersion"))?;
         let Value::Object(collections) = json["objects"].take() else { return Err(wrong("no objects")) };
-        let mut kinds = Kinds::new();
+        let (mut kinds, mut not_served) = (Kinds::new(), BTreeSet::new());
         for crd in collections.get(DEFINITIONS).and_then(Value::as_array).into_iter().flatten() {
             check(&kinds, DEFINITIONS, crd, revision).map_err(|why| wrong(&why))?;
             let (group, plural) = (text(&crd["spec"]["group"]), text(&crd["spec"]["names"]["plural"]));
-            kinds.replace_custom(group, plural, custom_resources::kinds(crd));
+            let versions = if is_established(crd) { custom_resources::kinds(crd) } else { Vec::new() };
+            if versions.is_empty() {
+                not_served.insert(text(&crd["metadata"]["name"]).to_owned());
+            }
+            kinds.replace_custom(group, plural, versions);
         }
         let (mut objects, mut places) = (Vec::new(), BTreeSet::new());
         for (collection, all) in collections {
             let Value::Array(all) = all else { return Err(wrong(&format!("{collection} is not a list"))) };
             for object in all {
-                let place = check(&kinds, &collection, &object, revision).map_err(|why| wrong(&why))?;
+                let place = if not_served.contains(&collection) {
+                    place_in(&collection, &object)
+                } else {
+                    check(&kinds, &collection, &object, revision)
+                };
+                let place = place.map_err(|why| wrong(&why))?;
                 if !places.insert(place.clone()) {
                     return Err(wrong(&format!("{place} is there twice")));
                 }
@@ -411,11 +420,15 @@ impl Checkpoint {
     }
 }
 
-/// Checks an object of a checkpoint as an update that changes nothing: controllers rely on valid objects.
-fn check(kinds: &Kinds, collection: &str, object: &Value, revision: u64) -> Result<Place, String> {
+fn place_in(collection: &str, object: &Value) -> Result<Place, String> {
     let metadata = &object["metadata"];
     let name = metadata["name"].as_str().ok_or_else(|| format!("{collection} without a name"))?;
-    let place = Place::new(collection, metadata["namespace"].as_str(), name);
+    Ok(Place::new(collection, metadata["namespace"].as_str(), name))
+}
+
+/// Checks an object of a checkpoint as an update that changes nothing: controllers rely on valid objects.
+fn check(kinds: &Kinds, collection: &str, object: &Value, revision: u64) -> Result<Place, String> {
+    let (metadata, place) = (&object["metadata"], place_in(collection, object)?);
     let wrong = |why: &str| Err(format!("{place}: {why}"));
     let kind = kinds.by_kind(text(&object["apiVersion"]), text(&object["kind"]));
     let Some(kind) = kind.filter(|kind| kind.stored_in() == collection) else {
@@ -437,7 +450,7 @@ fn check(kinds: &Kinds, collection: &str, object: &Value, revision: u64) -> Resu
     let mut causes = metadata::errors(kind, object);
     kind.validate(object, Some(object), &mut causes);
     if !causes.is_empty() {
-        return wrong(StatusError::invalid(kind, name, causes).message());
+        return wrong(StatusError::invalid(kind, place.name(), causes).message());
     }
     Ok(place)
 }
@@ -484,6 +497,7 @@ impl Storage {
         for collection in self.collections.values_mut() {
             collection.forget(self.revision);
             collection.forgotten = self.revision;
+            collection.lost = self.revision;
         }
         self.written.send_replace(self.revision);
     }

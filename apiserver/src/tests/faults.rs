@@ -559,6 +559,21 @@ async fn a_server_starts_from_the_checkpoint_of_another_one() {
     }
 }
 
+/// The server refused its own checkpoint.
+#[tokio::test]
+async fn a_checkpoint_may_have_objects_of_a_crd_that_serves_no_version() {
+    let fixture = fixture(&[]).await;
+    fixture.install_widgets().await;
+    let widget = json!({"apiVersion": "demo.example.com/v2", "kind": "Widget", "metadata": {"name": "a"}});
+    fixture.post(WIDGETS, widget).await;
+    let (_, mut file) = fixture.get("/listwatch/checkpoint").await;
+    let crd = &mut file["objects"]["customresourcedefinitions.apiextensions.k8s.io"][0];
+    let versions = crd["spec"]["versions"].as_array_mut().expect("a list");
+    versions.iter_mut().for_each(|version| version["served"] = false.into());
+    let checkpoint = Checkpoint::from_json(file.clone()).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(checkpoint.to_json(), file);
+}
+
 /// They were taken, and a controller panicked on a Pod whose spec was a text.
 #[tokio::test]
 async fn a_checkpoint_with_an_invalid_object_is_refused() {
