@@ -6,7 +6,7 @@
 //! # Ok::<(), listwatch_yaml::Error>(())
 //! ```
 //!
-//! Tags other than those of YAML itself are refused.
+//! The tag `!!str` makes a text of each value. `!!bool`, `!!int` and `!!float` take what YAML 1.2 has; others are refused.
 //!
 //! [sigs.k8s.io/yaml]: https://pkg.go.dev/sigs.k8s.io/yaml
 
@@ -95,8 +95,18 @@ impl<'a> Visitor<'a> for Reader<'a> {
     /// Only a scalar that is in the source as it is here can be unquoted, and so another value than this text.
     fn visit_borrowed_str<E: de::Error>(self, text: &'a str) -> Result<Value, E> {
         let before = &self.0[..text.as_ptr() as usize - self.0.as_ptr() as usize];
-        if before.ends_with(['"', '\'']) || before.trim_end().ends_with("!!str") {
+        if before.ends_with(['"', '\'']) {
             return Ok(text.into());
+        }
+        // In compact JSON, the last word would be the whole text before.
+        if before.ends_with(char::is_whitespace) {
+            let mut words = before.split_whitespace().rev().skip_while(|word| word.starts_with('&'));
+            match words.next() {
+                Some("!!binary") => return Err(E::custom("the tag !!binary is not supported")),
+                // After a backslash, the line goes on in quotes.
+                Some(word) if word == "!!str" || word.ends_with('\\') => return Ok(text.into()),
+                Some(_) | None => {}
+            }
         }
         match text {
             "y" | "Y" | "yes" | "Yes" | "YES" | "on" | "On" | "ON" => Ok(true.into()),

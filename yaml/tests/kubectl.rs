@@ -64,7 +64,7 @@ fn kubectl(assets: &Path, objects: &str) -> Option<Vec<Value>> {
 }
 
 #[test]
-fn kubectl_reads_the_values_so() {
+fn the_table_is_what_kubectl_reads() {
     let Some(assets) = env::var_os("KUBEBUILDER_ASSETS") else { return };
     let assets = Path::new(&assets);
     let (valid, invalid): (Vec<_>, Vec<_>) = rows().into_iter().partition(|(_, wanted)| wanted.is_some());
