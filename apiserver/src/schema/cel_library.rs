@@ -31,6 +31,9 @@ use crate::{
     },
 };
 
+/// Most comparisons of one call of a function of sets: a second, without optimization.
+const COMPARISONS_MAX: usize = 10_000_000;
+
 /// A type of values that only the functions of Kubernetes know.
 pub(super) trait OpaqueType: Clone + Debug + PartialEq + Send + Sync + 'static {
     const TYPE: &'static Type;
@@ -516,15 +519,16 @@ fn declare_lists(env: &mut Env) -> Result<(), DeclarationError> {
         Ok(index(items(&args[0]).iter().rposition(|item| item.equals(&*args[1]))))
     })?;
     function(env, "sets.contains", vec![LIST_TYPE, LIST_TYPE], |args| {
-        Ok(CowVal::owned(CelBool::from(contains_all(&args[0], &args[1]))))
+        let [one, other] = sets(&args)?;
+        Ok(CowVal::owned(CelBool::from(contains_all(&one, &other))))
     })?;
     function(env, "sets.equivalent", vec![LIST_TYPE, LIST_TYPE], |args| {
-        Ok(CowVal::owned(CelBool::from(contains_all(&args[0], &args[1]) && contains_all(&args[1], &args[0]))))
+        let [one, other] = sets(&args)?;
+        Ok(CowVal::owned(CelBool::from(contains_all(&one, &other) && contains_all(&other, &one))))
     })?;
     function(env, "sets.intersects", vec![LIST_TYPE, LIST_TYPE], |args| {
-        let others = items(&args[1]);
-        let is_there = |item: &&dyn Val| others.iter().any(|other| other.equals(*item));
-        Ok(CowVal::owned(CelBool::from(items(&args[0]).iter().any(is_there))))
+        let [one, other] = sets(&args)?;
+        Ok(CowVal::owned(CelBool::from(one.iter().any(|item| contains(&other, *item)))))
     })
 }
 
@@ -567,7 +571,19 @@ fn index<'b, 'v>(at: Option<usize>) -> CowVal<'b, 'v> {
     CowVal::owned(CelInt::from(at.and_then(|at| i64::try_from(at).ok()).unwrap_or(-1)))
 }
 
-fn contains_all(list: &CowVal<'_, '_>, wanted: &CowVal<'_, '_>) -> bool {
-    let all = items(list);
-    items(wanted).iter().all(|wanted| all.iter().any(|item| item.equals(*wanted)))
+/// The two lists of a function of sets, which compares each item with all others, and cannot be stopped.
+fn sets<'a, 'v>(args: &'a [CowVal<'_, 'v>]) -> Result<[Vec<&'a (dyn Val + 'v)>; 2], ExecutionError> {
+    let [one, other] = [&args[0], &args[1]].map(items);
+    if one.len().saturating_mul(other.len()) > COMPARISONS_MAX {
+        return Err(error("operation cancelled: actual cost limit exceeded"));
+    }
+    Ok([one, other])
+}
+
+fn contains(all: &[&(dyn Val + '_)], wanted: &(dyn Val + '_)) -> bool {
+    all.iter().any(|item| item.equals(wanted))
+}
+
+fn contains_all(all: &[&(dyn Val + '_)], wanted: &[&(dyn Val + '_)]) -> bool {
+    wanted.iter().all(|wanted| contains(all, *wanted))
 }
