@@ -8,7 +8,7 @@ use super::{
     lab::{ChildKey, Lab},
     report::{Outcome, Verdict},
     settings::{CannotJudge, Scorecard},
-    snapshot::{Mask, Snapshot, name_of},
+    snapshot::{Mask, Snapshot, name_of, without_parts},
 };
 use crate::{
     Fault, Rule,
@@ -106,6 +106,7 @@ impl<'a> Reference<'a> {
         problems.extend(first.problems.iter().cloned());
         mask.fields.extend(first.loops.iter().chain(&second.loops).cloned());
         mask.random_names = first.state.random_names(&second.state);
+        mask.fixed_names = first.state.common_names(&second.state);
         let of_poke = |run: &Run<'_>| run.state.differences(&run.poked, &mask);
         let of_poke = [of_poke(&first), of_poke(&second)].concat();
         let fields = of_poke.into_iter().map(|difference| (difference.object, difference.path));
@@ -362,9 +363,9 @@ async fn run(scorecard: &Scorecard) -> Result<Run<'_>, CannotJudge> {
 
 /// The numbers by names with `*` for random parts.
 fn without_random_parts(counts: BTreeMap<String, [usize; 2]>, mask: &Mask) -> BTreeMap<String, [usize; 2]> {
-    let mut sums: BTreeMap<String, [usize; 2]> = BTreeMap::new();
-    for (object, [created, deleted]) in counts {
-        let sum = sums.entry(mask.name(&object)).or_default();
+    let (parts, mut sums) = (mask.random_parts(counts.keys()), BTreeMap::<String, [usize; 2]>::new());
+    for (object, [created, deleted]) in &counts {
+        let sum = sums.entry(without_parts(object, &parts)).or_default();
         *sum = [sum[0] + created, sum[1] + deleted];
     }
     sums
@@ -374,16 +375,21 @@ fn without_random_parts(counts: BTreeMap<String, [usize; 2]>, mask: &Mask) -> BT
 fn triggers(requests: &[RequestRecord], writes: &[WriteRecord], mask: &Mask) -> Vec<Trigger> {
     let own: Vec<&RequestRecord> =
         requests.iter().filter(|request| writes.iter().any(|write| write.user == request.user)).collect();
+    let names = writes.iter().map(|write| {
+        let object = write.after.as_ref().or(write.before.as_ref());
+        object.map(|object| name_of(&write.resource, &write.object, object)).unwrap_or_default()
+    });
+    let names: Vec<String> = names.collect();
+    let parts = mask.random_parts(names.iter());
     let mut triggers: Vec<Trigger> = Vec::new();
     let mut from = 0;
-    for write in writes {
+    for (write, name) in writes.iter().zip(&names) {
         let is_it = |request: &&RequestRecord| {
             request.method == write.method && request.path == write.path && request.status < 300
         };
         let Some(at) = own[from..].iter().position(is_it) else { continue };
         from += at + 1;
-        let Some(object) = write.after.as_ref().or(write.before.as_ref()) else { continue };
-        let object = mask.name(&name_of(&write.resource, &write.object, object));
+        let object = without_parts(name, &parts);
         if object.contains('*') && write.method != "POST" {
             continue;
         }

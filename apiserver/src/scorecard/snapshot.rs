@@ -159,21 +159,18 @@ pub(super) struct Mask {
     pub(super) collections: BTreeSet<String>,
     /// Forms of names with a random part, as [`random_form`] has them.
     pub(super) random_names: BTreeSet<String>,
+    /// Names of such a form that both runs have: `web-proxy` beside `web-x7k2p`.
+    pub(super) fixed_names: BTreeSet<String>,
 }
 
 impl Mask {
-    /// The random part at the end of a name.
-    fn random_part<'a>(&self, name: &'a str) -> Option<&'a str> {
-        let (form, part) = random_form(name)?;
-        self.random_names.contains(&form).then_some(part)
-    }
-
-    /// A name, with `*` for its random part.
-    pub(super) fn name(&self, name: &str) -> String {
-        match self.random_part(name).and_then(|part| name.strip_suffix(part)) {
-            Some(stem) => format!("{stem}*"),
-            None => name.to_owned(),
-        }
+    /// The random parts at the ends of the names of a run.
+    pub(super) fn random_parts<'n>(&self, names: impl Iterator<Item = &'n String>) -> BTreeSet<&'n str> {
+        let part = |name: &'n String| {
+            let (form, part) = random_form(name).filter(|_| !self.fixed_names.contains(name))?;
+            self.random_names.contains(&form).then_some(part)
+        };
+        names.filter_map(part).collect()
     }
 
     fn hides(&self, object: &str, path: &str) -> bool {
@@ -185,6 +182,11 @@ impl Mask {
         self.collections.contains(collection)
             || (!path.is_empty() && self.fields.iter().any(|(of, field)| of == object && is_below(field)))
     }
+}
+
+/// A name with `*` for the random parts of the names of its run: the Service `web-x7k2p-svc` of the Deployment `web-x7k2p`, too.
+pub(super) fn without_parts(name: &str, parts: &BTreeSet<&str>) -> String {
+    parts.iter().fold(name.to_owned(), |name, part| name.replace(part, "*"))
 }
 
 /// What a name has in common with those of other runs if its last part is random, and this part: `deployments.apps/web-??????` and
@@ -246,21 +248,23 @@ impl Snapshot {
         &forms(self, other) & &forms(other, self)
     }
 
+    pub(super) fn common_names(&self, other: &Snapshot) -> BTreeSet<String> {
+        self.0.keys().filter(|name| other.0.contains_key(*name)).cloned().collect()
+    }
+
     /// This state with `*` for the random parts of names, wherever they are.
     fn without_random_parts(&self, mask: &Mask) -> Cow<'_, Snapshot> {
-        let parts: Vec<&str> = self.0.keys().filter_map(|name| mask.random_part(name)).collect();
+        let parts = mask.random_parts(self.0.keys());
         if parts.is_empty() {
             return Cow::Borrowed(self);
         }
         let mut objects: BTreeMap<String, Vec<Value>> = BTreeMap::new();
         for (name, values) in &self.0 {
             let mut values = values.clone();
-            let mut name = name.clone();
             for part in &parts {
-                name = name.replace(part, "*");
                 values.iter_mut().for_each(|value| replace_text(value, part, "*"));
             }
-            objects.entry(name).or_default().extend(values);
+            objects.entry(without_parts(name, &parts)).or_default().extend(values);
         }
         for values in objects.values_mut() {
             values.sort_by_cached_key(Value::to_string);
@@ -611,8 +615,13 @@ mod tests {
         let other = run("a1b2c", 1).differences(&run("00000", 2), &mask);
         assert_eq!(other[0].to_string(), "deployments.apps/default/web-* .size is 2, expected 1");
         assert_eq!(other.len(), 1);
-        assert_eq!(mask.name("deployments.apps/other/web-ddddd"), "deployments.apps/other/web-*");
-        assert_eq!(mask.name("deployments.apps/default/web-dddd"), "deployments.apps/default/web-dddd");
+        let mask =
+            Mask { fixed_names: BTreeSet::from(["deployments.apps/default/web-proxy".to_owned()]), ..mask };
+        let names = ["other/web-ddddd", "default/web-dddd", "default/web-proxy"]
+            .map(|name| format!("deployments.apps/{name}"));
+        let parts = mask.random_parts(names.iter());
+        assert_eq!(parts, BTreeSet::from(["ddddd"]));
+        assert_eq!(without_parts("services/default/web-ddddd-svc", &parts), "services/default/web-*-svc");
     }
 
     /// Dask copies annotations when it creates a worker, so only workers that were created after a poke had it.
