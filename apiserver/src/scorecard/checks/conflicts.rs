@@ -15,7 +15,7 @@ use super::{
     failure, repairs_drift,
 };
 use crate::{
-    Fault,
+    Fault, WriteRecord,
     faults::{MEDDLED, MEDDLER},
 };
 
@@ -31,7 +31,11 @@ pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict
         let version = lab.server.version();
         lab.server.fault(Fault::Meddle.on("", &path).by(&lab.user()).times(CONFLICTS));
         lab.request(Method::PATCH, &path, patch).await;
-        let has_meddled = || lab.server.writes_since(version).iter().any(|write| write.user == MEDDLER);
+        // The fault also matches names that only begin so.
+        let is_it = |write: &WriteRecord| {
+            write.user == MEDDLER && (&write.resource, &write.object) == (&child.resource, &child.key)
+        };
+        let has_meddled = || lab.server.writes_since(version).iter().any(is_it);
         if !lab.within_fault(has_meddled).await {
             // Nobody repairs it: see repairs-drift.
             lab.server.end_faults();
