@@ -20,8 +20,8 @@ pub(super) fn validate_placeholders(command: &[String]) -> Result<(), CannotJudg
     for word in command {
         for (at, _) in word.match_indices('{') {
             let (before, inside) = (&word[..at], word[at + 1..].split('}').next().unwrap_or_default());
-            let is_like =
-                inside.to_lowercase().starts_with("kube") && inside.chars().all(char::is_alphanumeric);
+            let letters: String = inside.to_lowercase().chars().filter(|char| char.is_alphabetic()).collect();
+            let is_like = letters.starts_with("kubeconfig");
             if is_like && inside != "kubeconfig" && !before.ends_with('$') {
                 let what = format!("{{{inside}}} is not replaced; {{kubeconfig}} becomes the path");
                 return Err(CannotJudge(format!("COMMAND {word}: {what}")));

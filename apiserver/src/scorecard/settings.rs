@@ -78,6 +78,9 @@ impl Scorecard {
 
     /// The faults of a check that `--only` names. None: all.
     pub(super) fn named_faults(&self, check: &str) -> Vec<&str> {
+        if self.only.iter().any(|only| only == check) {
+            return Vec::new();
+        }
         self.only.iter().filter_map(|only| only.strip_prefix(check)?.strip_prefix(':')).collect()
     }
 

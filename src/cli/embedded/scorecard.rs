@@ -254,6 +254,9 @@ fn print(args: &ScorecardFlags, check: &CheckResult) -> Result<(), Failure> {
     for difference in check.verdict.evidence.iter().take(DIFFERENCES_MAX).skip(1) {
         say!("        and {difference}");
     }
+    if let Some(left) = check.verdict.evidence.len().checked_sub(DIFFERENCES_MAX).filter(|left| *left > 0) {
+        say!("        and {left} more");
+    }
     if matches!(check.verdict.result, Outcome::Fail | Outcome::Warn) {
         say!("        replay: {}", replay(args, check));
     }
