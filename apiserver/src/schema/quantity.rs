@@ -130,7 +130,7 @@ impl Quantity {
         whole.try_into().ok()
     }
 
-    /// As Go computes it, without the last bit.
+    /// The last bit may differ from that in Go.
     pub(crate) fn float(&self) -> f64 {
         self.mantissa as f64 * format!("1e{}", self.exponent).parse::<f64>().unwrap_or_default()
     }

@@ -74,7 +74,7 @@ pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict
     Ok(Verdict::pass(format!("{} statuses, with {} changes of the spec", statuses.len(), trials.len())))
 }
 
-/// Creates the samples while no Pod fits on the node. What is ready in spite of that.
+/// Creates the samples while no Pod fits on the node. Returns a custom resource that says that it is ready nevertheless.
 async fn ready_without_pods(reference: &Reference<'_>) -> Result<Option<String>, CannotJudge> {
     let lab = reference.settled().await?;
     let is_usual = !ready(&lab, |_| true).is_empty();
@@ -95,7 +95,7 @@ async fn ready_without_pods(reference: &Reference<'_>) -> Result<Option<String>,
     Ok(ready.into_iter().next())
 }
 
-/// The custom resources that say `Ready` or `Available`, and own workloads that all are as given.
+/// The custom resources that say `Ready` or `Available`, and own workloads, all of which `are` so.
 fn ready(lab: &Lab<'_>, are: fn(&Value) -> bool) -> Vec<String> {
     let (writes, children) = (lab.work_since(lab.version), lab.children());
     let mut ready = Vec::new();
