@@ -234,21 +234,34 @@ fn as_json_schema(schema: &Value) -> Value {
     standard.into()
 }
 
-fn preserves_unknown(schema: &Value) -> bool {
-    schema["x-kubernetes-preserve-unknown-fields"] == true
-}
-
 /// Removes all fields that are not in the schema, and returns their paths, such as `spec.ports[0].bogus`.
 pub(crate) fn prune_object(object: &mut Value, schema: &Value) -> Vec<String> {
     let mut pruned = Vec::new();
-    prune(object, schema, &FieldPath::Root, &mut pruned);
+    prune(object, schema, Unknown::Removed, &FieldPath::Root, &mut pruned);
     pruned
 }
 
-fn prune(value: &mut Value, schema: &Value, path: &FieldPath<'_>, pruned: &mut Vec<String>) {
+/// What happens to the fields of a value that are not in its schema.
+#[derive(Clone, Copy, PartialEq)]
+enum Unknown {
+    Removed,
+    Kept,
+}
+
+/// As `prune` and `skipPrune` of apiextensions-apiserver: a list hands on to its items that it preserves unknown fields, an
+/// object does not hand it on to its properties.
+fn prune(
+    value: &mut Value,
+    schema: &Value,
+    unknown: Unknown,
+    path: &FieldPath<'_>,
+    pruned: &mut Vec<String>,
+) {
     let ignored = &mut Vec::new();
     let pruned = if openapi::decodes_itself(schema) { ignored } else { pruned };
     let schema = openapi::resolved(schema);
+    let unknown =
+        if schema["x-kubernetes-preserve-unknown-fields"] == true { Unknown::Kept } else { unknown };
     // Every object can have apiVersion, kind and metadata, even if they are not in the schema.
     let whole_object = matches!(path, FieldPath::Root) || schema["x-kubernetes-embedded-resource"] == true;
     match value {
@@ -256,28 +269,30 @@ fn prune(value: &mut Value, schema: &Value, path: &FieldPath<'_>, pruned: &mut V
             let known = match name.as_str() {
                 "apiVersion" | "kind" if whole_object => return true,
                 "metadata" if whole_object => openapi::definition(openapi::OBJECT_META),
-                name => &schema["properties"][name],
+                name => of_field(schema, name),
             };
             let path = FieldPath::Field(path, name);
-            if known.is_object() {
-                prune(value, known, &path, pruned);
-            } else if schema["additionalProperties"].is_object() {
-                prune(value, &schema["additionalProperties"], &path, pruned);
-            } else if schema["additionalProperties"] != true && !preserves_unknown(schema) {
+            // `additionalProperties: true` keeps any field, and removes all fields in its value.
+            if known.is_object() || *known == true {
+                prune(value, known, Unknown::Removed, &path, pruned);
+            } else if unknown == Unknown::Removed {
                 pruned.push(path.to_string());
                 return false;
             }
             true
         }),
-        // The items have no schema, so they are all kept.
-        Value::Array(_) if preserves_unknown(schema) && schema["items"].is_null() => {}
         Value::Array(list) => {
             for (index, value) in list.iter_mut().enumerate() {
-                prune(value, &schema["items"], &FieldPath::Index(path, index), pruned);
+                prune(value, &schema["items"], unknown, &FieldPath::Index(path, index), pruned);
             }
         }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
+}
+
+/// The schema of a field: its property, or that of all others.
+fn of_field<'a>(schema: &'a Value, name: &str) -> &'a Value {
+    schema["properties"].get(name).unwrap_or(&schema["additionalProperties"])
 }
 
 /// Removes a null if the field is not nullable.
@@ -297,9 +312,7 @@ fn find_twice(
     match value {
         Value::Object(map) => {
             for (name, value) in map {
-                let known = &schema["properties"][name];
-                let schema = if known.is_null() { &schema["additionalProperties"] } else { known };
-                find_twice(value, schema, &FieldPath::Field(path, name), tell)?;
+                find_twice(value, of_field(schema, name), &FieldPath::Field(path, name), tell)?;
             }
         }
         Value::Array(list) => {

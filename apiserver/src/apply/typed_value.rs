@@ -28,6 +28,9 @@ pub(crate) struct TypeRef<'a> {
     schema: &'a Value,
     /// Whether the value is an object with apiVersion, kind and metadata, even if its schema does not name them.
     is_object: bool,
+    /// Whether the schema, or one around it, preserves unknown fields. In an apply, it does so for all values inside; those that
+    /// [`prune_object`](crate::schema::prune_object) removes still have an owner.
+    preserves: bool,
 }
 
 /// How a list is merged.
@@ -59,20 +62,22 @@ pub(crate) enum Child<'a> {
 }
 
 impl<'a> TypeRef<'a> {
-    const UNTYPED: TypeRef<'static> = TypeRef { schema: &Value::Null, is_object: false };
+    const UNTYPED: TypeRef<'static> = TypeRef { schema: &Value::Null, is_object: false, preserves: false };
 
     /// The type of the objects of a kind.
     pub(crate) fn of(kind: &'a Kind) -> TypeRef<'a> {
-        TypeRef { schema: kind.schema(), is_object: true }
+        TypeRef { is_object: true, ..TypeRef::UNTYPED.part(kind.schema()) }
     }
 
     fn metadata() -> TypeRef<'static> {
-        TypeRef { schema: openapi::definition(openapi::OBJECT_META), is_object: false }
+        TypeRef::UNTYPED.part(openapi::definition(openapi::OBJECT_META))
     }
 
-    fn part(schema: &'a Value) -> TypeRef<'a> {
+    /// The type of a value inside.
+    fn part(self, schema: &'a Value) -> TypeRef<'a> {
         let is_object = schema["x-kubernetes-embedded-resource"] == true;
-        TypeRef { schema: openapi::resolved(schema), is_object }
+        let preserves = self.preserves || schema["x-kubernetes-preserve-unknown-fields"] == true;
+        TypeRef { schema: openapi::resolved(schema), is_object, preserves }
     }
 
     pub(crate) fn child(self, name: &str) -> Child<'a> {
@@ -82,14 +87,12 @@ impl<'a> TypeRef<'a> {
             (true | false, _) => {}
         }
         if let Some(schema) = self.schema["properties"].get(name) {
-            return Child::Field(TypeRef::part(schema));
+            return Child::Field(self.part(schema));
         }
         match &self.schema["additionalProperties"] {
-            schema @ Value::Object(_) => Child::Entry(TypeRef::part(schema)),
+            schema @ Value::Object(_) => Child::Entry(self.part(schema)),
             Value::Bool(true) => Child::Entry(TypeRef::UNTYPED),
-            _ if self.schema.is_null() || self.schema["x-kubernetes-preserve-unknown-fields"] == true => {
-                Child::Entry(TypeRef::UNTYPED)
-            }
+            _ if self.schema.is_null() || self.preserves => Child::Entry(TypeRef::UNTYPED),
             _ => Child::Unknown,
         }
     }
@@ -103,7 +106,7 @@ impl<'a> TypeRef<'a> {
     }
 
     pub(crate) fn item(self) -> TypeRef<'a> {
-        TypeRef::part(&self.schema["items"])
+        self.part(&self.schema["items"])
     }
 
     /// The type of the value under a path element.

@@ -690,7 +690,8 @@ pub(crate) fn prune(
     if !kind.is_custom() {
         unknown.truncate(UNKNOWN_FIELDS_MAX);
     }
-    if options.unknown_fields == UnknownFields::Ignore {
+    // The merge of an apply has refused unknown fields, except those below a field that preserves them.
+    if options.unknown_fields == UnknownFields::Ignore || options.manager.applies {
         return Ok(());
     }
     options.warnings.extend(unknown.iter().map(|field| format!("unknown field \"{field}\"")));

@@ -114,6 +114,7 @@ stories! {
     patterns
     pods
     policies
+    pruning
     quotas
     reading
     refusing
