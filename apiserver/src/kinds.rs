@@ -39,7 +39,7 @@ use crate::{
         custom_resources::Custom,
     },
     names::{label_errors, path_segment_errors, subdomain_errors},
-    schema::{Nulls, decode, encode, openapi},
+    schema::{decode, encode, openapi},
     status::{Cause, StatusError, qualified},
 };
 
@@ -134,7 +134,7 @@ impl Kind {
     pub(crate) fn converts_to(&self, api_version: &str) -> bool {
         match &self.source {
             Source::BuiltIn(_) => true,
-            Source::Custom(custom) => custom.api_versions.iter().any(|known| known == api_version),
+            Source::Custom(custom) => custom.schemas.contains_key(api_version),
         }
     }
 
@@ -258,14 +258,21 @@ impl Kind {
         }
     }
 
-    /// Sets the defaults of missing fields.
-    pub(crate) fn set_defaults(&self, object: &mut Value, nulls: Nulls) {
+    /// Removes the nulls in a custom resource that stand for missing fields: see [`Schema::drop_nulls`].
+    pub(crate) fn drop_nulls(&self, object: &mut Value) {
+        if let Source::Custom(custom) = &self.source {
+            custom.schema.drop_nulls(object);
+        }
+    }
+
+    /// Sets the defaults of missing fields: in a custom resource, those of the object's own version.
+    pub(crate) fn set_defaults(&self, object: &mut Value) {
         match &self.source {
             Source::BuiltIn(entry) => {
                 (entry.defaults)(object);
                 entry.filled.iter().for_each(|(pointer, default)| by_schema::fill(object, pointer, default));
             }
-            Source::Custom(custom) => custom.schema.set_defaults(object, nulls),
+            Source::Custom(custom) => custom.set_defaults(object),
         }
     }
 
@@ -308,8 +315,8 @@ impl Kind {
         Ok(view)
     }
 
-    /// Converts an object to this version: by the webhook of its CRD, or else only the apiVersion changes, and defaults
-    /// are set. Fields outside this version's schema are pruned.
+    /// Converts an object to this version: by the webhook of its CRD, or else only the apiVersion changes. Fields outside this
+    /// version's schema are pruned.
     pub(crate) fn convert(&self, object: &mut Value) -> Result<(), StatusError> {
         let api_version = self.api_version();
         if object["apiVersion"] == api_version {
@@ -321,7 +328,7 @@ impl Kind {
                 (entry.convert)(object);
                 Ok(())
             }
-            Source::Custom(custom) => custom.convert(object, &api_version, &custom.schema),
+            Source::Custom(custom) => custom.convert(object, &api_version),
         }
     }
 

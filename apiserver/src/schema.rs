@@ -139,10 +139,16 @@ impl Schema {
         prune_object(object, &self.source)
     }
 
+    /// Removes the nulls that stand for missing fields without a default, as kube-apiserver does when it decodes or
+    /// converts an object. After an apply it does neither, so validation rejects them.
+    pub(crate) fn drop_nulls(&self, object: &mut Value) {
+        drop_nulls(object, &self.source);
+    }
+
     /// Sets the defaults of missing fields, and changes 1.0 to 1.
-    pub(crate) fn set_defaults(&self, object: &mut Value, nulls: Nulls) {
+    pub(crate) fn set_defaults(&self, object: &mut Value) {
         make_whole(object);
-        set_defaults(object, &self.source, nulls);
+        set_defaults(object, &self.source);
     }
 
     /// Validates an object, and adds the errors to `causes`.
@@ -295,13 +301,6 @@ fn of_field<'a>(schema: &'a Value, name: &str) -> &'a Value {
     schema["properties"].get(name).unwrap_or(&schema["additionalProperties"])
 }
 
-/// Removes a null if the field is not nullable.
-fn drop_null(map: &mut Map<String, Value>, name: &str, schema: &Value) {
-    if map.get(name).is_some_and(Value::is_null) && schema["nullable"] != true {
-        map.remove(name);
-    }
-}
-
 /// Finds duplicates in lists of type `set`, and in lists of type `map` by their keys.
 fn find_twice(
     value: &Value,
@@ -433,39 +432,37 @@ pub(crate) fn twins<T: Ord>(elements: &[T]) -> impl Iterator<Item = usize> {
     (0..elements.len()).filter(move |at| places[&elements[*at]][0] < *at)
 }
 
-/// The treatment of a null in a field that is not nullable and has no default.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Nulls {
-    /// Treat it as missing, as kube-apiserver does when it decodes an object.
-    Dropped,
-    /// Keep it, so that validation rejects it: kube-apiserver does not decode the result of an apply.
-    Kept,
+/// Whether a value is a null that stands for a missing field, because its schema allows no null.
+fn is_missing(value: &Value, schema: &Value) -> bool {
+    value.is_null() && schema.is_object() && schema["nullable"] != true
 }
 
-fn set_defaults(value: &mut Value, schema: &Value, nulls: Nulls) {
+fn drop_nulls(value: &mut Value, schema: &Value) {
+    match value {
+        Value::Object(map) => map.retain(|name, value| {
+            let schema = of_field(schema, name);
+            drop_nulls(value, schema);
+            !is_missing(value, schema) || !schema["default"].is_null()
+        }),
+        Value::Array(list) => list.iter_mut().for_each(|value| drop_nulls(value, &schema["items"])),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+fn set_defaults(value: &mut Value, schema: &Value) {
+    if is_missing(value, schema) {
+        *value = schema["default"].clone();
+    }
     match value {
         Value::Object(map) => {
             for (name, schema) in schema["properties"].as_object().into_iter().flatten() {
-                if nulls == Nulls::Dropped || schema.get("default").is_some() {
-                    drop_null(map, name, schema);
-                }
-                if let (None, Some(default)) = (map.get(name), schema.get("default")) {
-                    map.insert(name.clone(), default.clone());
-                }
-                if let Some(value) = map.get_mut(name) {
-                    set_defaults(value, schema, nulls);
+                if !schema["default"].is_null() {
+                    map.entry(name).or_insert_with(|| schema["default"].clone());
                 }
             }
-            let other = &schema["additionalProperties"];
-            if other.is_object() {
-                let may_be_null = nulls == Nulls::Kept || other["nullable"] == true;
-                map.retain(|_, value| !value.is_null() || may_be_null);
-                map.values_mut().for_each(|value| set_defaults(value, other, nulls));
-            }
+            map.iter_mut().for_each(|(name, value)| set_defaults(value, of_field(schema, name)));
         }
-        Value::Array(list) => {
-            list.iter_mut().for_each(|value| set_defaults(value, &schema["items"], nulls));
-        }
+        Value::Array(list) => list.iter_mut().for_each(|value| set_defaults(value, &schema["items"])),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
 }
@@ -492,7 +489,8 @@ mod tests {
         let schema = schema();
         let mut object = object;
         schema.prune(&mut object);
-        schema.set_defaults(&mut object, Nulls::Dropped);
+        schema.drop_nulls(&mut object);
+        schema.set_defaults(&mut object);
         let mut causes = Vec::new();
         schema.validate(&object, before.as_ref(), &mut causes);
         causes.iter().map(|cause| cause.to_string()).collect()

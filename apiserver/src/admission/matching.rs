@@ -14,7 +14,7 @@ use crate::{
         Kind,
         field_checks::{each, text},
     },
-    schema::{Nulls, expressions::Activation, prune_object},
+    schema::{expressions::Activation, prune_object},
     selector::Labels,
     status::StatusError,
     storage::{Place, Storage},
@@ -54,16 +54,16 @@ impl<'w> Write<'w> {
             ));
         }
         self.kind.check_types(object).map_err(|why| StatusError::went_wrong(&why))?;
-        if object["apiVersion"] != self.object["apiVersion"] {
+        if self.kind.is_custom() {
+            // The defaults are those of the version that the webhook has sent. Unknown fields stay until the object is stored.
+            self.kind.set_defaults(object);
             self.kind.convert(object)?;
+            return Ok(Vec::new());
         }
-        let mut unknown = Vec::new();
-        // Unknown fields of a custom resource stay until it is stored.
-        if !self.kind.is_custom() {
-            unknown = prune_object(object, self.kind.schema());
-            self.kind.normalize(object);
-        }
-        self.kind.set_defaults(object, Nulls::Dropped);
+        self.kind.convert(object)?;
+        let unknown = prune_object(object, self.kind.schema());
+        self.kind.normalize(object);
+        self.kind.set_defaults(object);
         Ok(unknown)
     }
 }

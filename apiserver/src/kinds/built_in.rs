@@ -36,7 +36,7 @@ pub(crate) struct BuiltIn {
     /// Whether the OpenAPI definition is part of the validation.
     pub(crate) by_schema: bool,
     pub(crate) validate: fn(&Value, Option<&Value>) -> Vec<Cause>,
-    /// Converts this version to the stored form.
+    /// Changes an object of this version before it is stored.
     pub(crate) to_stored: fn(&mut Value),
     /// Converts the stored form to this version.
     pub(crate) convert: fn(&mut Value),
@@ -721,6 +721,7 @@ pub(crate) const BUILT_IN: &[BuiltIn] = &[
         generation: true,
         columns: stored_columns::CREATED_AT,
         defaults: crd::set_defaults,
+        to_stored: crd::to_stored,
         filled: &[("/status/conditions", "null")],
         validate: crd::errors,
         ..PLAIN

@@ -39,6 +39,10 @@ pub(crate) fn set_defaults(crd: &mut Value) {
         spec["conversion"] = json!({"strategy": "None"});
     }
     fill(&mut spec["conversion"], "/webhook/clientConfig/service/port", "443");
+}
+
+/// Notes the storage version in the status.
+pub(crate) fn to_stored(crd: &mut Value) {
     let mut stored = crd["status"]["storedVersions"].as_array().cloned().unwrap_or_default();
     let storage =
         versions(crd).find(|version| version["storage"] == true).map(|version| version["name"].clone());

@@ -7,7 +7,7 @@
 //!
 //! Defaults and validation of the CRD itself are in `crd.rs`.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use serde_json::Value;
 
@@ -21,7 +21,7 @@ use crate::{
         field_checks::{each, text},
         group_version, version_priority,
     },
-    schema::{Nulls, Schema},
+    schema::Schema,
     status::StatusError,
 };
 
@@ -31,12 +31,11 @@ pub(crate) struct Custom {
     /// Name of the CRD.
     pub(crate) definition: String,
     pub(crate) schema: Arc<Schema>,
-    storage_schema: Arc<Schema>,
+    /// By apiVersion: of all versions of the CRD, also those that are not served.
+    pub(crate) schemas: Arc<BTreeMap<String, Arc<Schema>>>,
     storage_api_version: String,
     /// The webhook that converts between the versions.
     pub(crate) conversion: Option<Arc<Conversion>>,
-    /// All versions of the CRD, also those that are not served.
-    pub(crate) api_versions: Vec<String>,
     pub(crate) columns: Vec<Column>,
     /// The `deprecationWarning`, sent as a Warning header.
     pub(crate) deprecation: Option<String>,
@@ -64,42 +63,44 @@ impl Custom {
         cells
     }
 
-    /// Converts an object to the storage version.
+    /// Converts an object to the storage version. Its defaults are those that kube-apiserver sets when it reads the object.
     pub(crate) fn to_storage(&self, object: &mut Value) -> Result<(), StatusError> {
-        if object["apiVersion"] == self.storage_api_version {
-            return Ok(());
-        }
-        self.convert(object, &self.storage_api_version, &self.storage_schema)
-    }
-
-    /// Converts an object to a version with this schema.
-    pub(crate) fn convert(
-        &self,
-        object: &mut Value,
-        api_version: &str,
-        schema: &Schema,
-    ) -> Result<(), StatusError> {
-        // As in kube-apiserver, what a webhook has converted gets no defaults.
-        if let Some(conversion) = &self.conversion {
-            *object = conversion.convert(object, api_version)?;
-            schema.prune(object);
-            return Ok(());
-        }
-        object["apiVersion"] = api_version.into();
-        schema.prune(object);
-        schema.set_defaults(object, Nulls::Dropped);
+        self.convert(object, &self.storage_api_version)?;
+        self.refresh(object);
         Ok(())
     }
 
-    /// Prunes an object and sets its defaults, as kube-apiserver does with each object that it reads from etcd. With a
-    /// webhook, the objects of an earlier storage version stay as they are until they are written.
-    pub(crate) fn refresh(&self, object: &mut Value) {
-        if self.conversion.is_some() && object["apiVersion"] != self.storage_api_version {
-            return;
+    /// Converts an object to a version, whose defaults are not set: only a request in that version sets them.
+    pub(crate) fn convert(&self, object: &mut Value, api_version: &str) -> Result<(), StatusError> {
+        if object["apiVersion"] == api_version {
+            return Ok(());
         }
-        object["apiVersion"] = self.storage_api_version.as_str().into();
-        self.storage_schema.prune(object);
-        self.storage_schema.set_defaults(object, Nulls::Dropped);
+        match &self.conversion {
+            Some(conversion) => *object = conversion.convert(object, api_version)?,
+            None => object["apiVersion"] = api_version.into(),
+        }
+        if let Some(schema) = self.schemas.get(api_version) {
+            schema.prune(object);
+            schema.drop_nulls(object);
+        }
+        Ok(())
+    }
+
+    /// Prunes a stored object and sets its defaults, as kube-apiserver does with each object that it reads from etcd. The
+    /// object stays in the version in which it was written last.
+    pub(crate) fn refresh(&self, object: &mut Value) {
+        if let Some(schema) = self.schemas.get(text(&object["apiVersion"])) {
+            schema.prune(object);
+            schema.drop_nulls(object);
+        }
+        self.set_defaults(object);
+    }
+
+    /// Sets the defaults of the object's own version.
+    pub(crate) fn set_defaults(&self, object: &mut Value) {
+        if let Some(schema) = self.schemas.get(text(&object["apiVersion"])) {
+            schema.set_defaults(object);
+        }
     }
 }
 
@@ -183,25 +184,25 @@ fn pointer(path: &Value) -> String {
 pub(crate) fn kinds(crd: &Value) -> Vec<Kind> {
     let (spec, names) = (&crd["spec"], &crd["spec"]["names"]);
     let list = |value: &Value| -> Vec<String> { each(value).map(|value| text(value).to_owned()).collect() };
-    let compiled =
-        |version: &Value| Schema::compile(&version["schema"]["openAPIV3Schema"]).ok().map(Arc::new);
     let Some(storage) = versions(crd).find(|version| version["storage"] == true) else { return Vec::new() };
-    let Some(storage_schema) = compiled(storage) else { return Vec::new() };
     let api_version = |version: &Value| group_version(text(&spec["group"]), text(&version["name"]));
-    let api_versions: Vec<String> = versions(crd).map(api_version).collect();
+    let compiled = |version: &Value| {
+        let schema = Schema::compile(&version["schema"]["openAPIV3Schema"]).ok()?;
+        Some((api_version(version), Arc::new(schema)))
+    };
+    let schemas: Arc<BTreeMap<_, _>> = Arc::new(versions(crd).filter_map(compiled).collect());
     let conversion = Conversion::of(crd);
     let mut kinds = Vec::new();
     for version in versions(crd).filter(|version| version["served"] == true) {
-        let Some(schema) = compiled(version) else { continue };
+        let Some(schema) = schemas.get(&api_version(version)) else { continue };
         let scale = &version["subresources"]["scale"];
         let selectable = each(&version["selectableFields"]);
         let custom = Custom {
             definition: text(&crd["metadata"]["name"]).to_owned(),
-            schema,
-            storage_schema: Arc::clone(&storage_schema),
+            schema: Arc::clone(schema),
+            schemas: Arc::clone(&schemas),
             storage_api_version: api_version(storage),
             conversion: conversion.clone(),
-            api_versions: api_versions.clone(),
             columns: columns(version),
             deprecation: deprecation(spec, version),
         };

@@ -19,7 +19,7 @@ use crate::{
         scale_of,
     },
     names::{random_letters, uid},
-    schema::{Nulls, openapi, prune_object},
+    schema::{openapi, prune_object},
     status::{Cause, StatusError},
     storage::{Place, Storage},
     verbs::store::{remove, store, to_storage},
@@ -126,6 +126,16 @@ pub(crate) fn create(
     let mut name = name_for(storage, kind, namespace, &mut object, options);
     check_home(storage, kind, namespace, &name)?;
 
+    // A create drops the status. A Node keeps it, because the kubelet sends it with the Node.
+    let drops_status = kind.has_status && kind.built_in() != "Node";
+    // The status of a built-in kind is reset, so it has defaults. That of a custom resource is dropped together with its defaults.
+    if drops_status && !kind.is_custom() {
+        restore(&mut object, &Value::Null, "status");
+    }
+    decode(kind, &mut object, options)?;
+    if drops_status && kind.is_custom() {
+        restore(&mut object, &Value::Null, "status");
+    }
     let now = options.now(storage);
     let managed = object["metadata"]["managedFields"].take();
     let metadata = &mut object["metadata"];
@@ -136,14 +146,6 @@ pub(crate) fn create(
     if kind.has_generation() {
         metadata["generation"] = 1.into();
     }
-    if kind.has_status
-        && kind.built_in() != "Node"
-        && let Some(object) = object.as_object_mut()
-    {
-        // A create drops the status. A Node keeps it, because the kubelet sends it with the Node.
-        object.remove("status");
-    }
-    prune(kind, &mut object, options)?;
     finish(storage, kind, None, &mut object, managed, options);
     let forbidden = |name: &str, why: String| StatusError::forbidden(kind, name, &why);
     let letters = options.letters();
@@ -298,12 +300,15 @@ pub(crate) fn update(
     let Some(before) = storage.get(place).cloned() else { return Err(StatusError::not_found(kind, name)) };
     check_version(kind, place, &object, &before)?;
     let before_view = kind.view(&before)?;
+    // A Scale was decoded already, and the other fields of its object stay as they are.
+    if matches!(part, Part::Main | Part::Status) && !options.writes_scale() {
+        decode(kind, &mut object, options)?;
+    }
     let managed = object["metadata"]["managedFields"].take();
     options.manager.writes(part);
 
     let mut after = merged(kind, part, object, &before_view);
     restore_metadata(&mut after["metadata"], &before_view["metadata"]);
-    prune(kind, &mut after, options)?;
     if part == Part::Main && kind.built_in() == "Namespace" {
         restore(&mut after["spec"], &before_view["spec"], "finalizers");
     }
@@ -717,7 +722,18 @@ fn services(storage: &Storage) -> Vec<&Value> {
     services.flat_map(|services| services.objects.values()).map(|service| &**service).collect()
 }
 
-/// Sets defaults, then managedFields.
+/// Prunes the object of a request, and sets its defaults.
+fn decode(kind: &Kind, object: &mut Value, options: &mut WriteOptions<'_>) -> Result<(), StatusError> {
+    prune(kind, object, options)?;
+    kind.normalize(object);
+    if !options.manager.applies {
+        kind.drop_nulls(object);
+    }
+    kind.set_defaults(object);
+    Ok(())
+}
+
+/// Sets managedFields.
 fn finish(
     storage: &Storage,
     kind: &Kind,
@@ -726,9 +742,6 @@ fn finish(
     managed: Value,
     options: &WriteOptions<'_>,
 ) {
-    kind.normalize(object);
-    let nulls = if options.manager.applies { Nulls::Kept } else { Nulls::Dropped };
-    kind.set_defaults(object, nulls);
     managed_fields::track(kind, before, object, managed, &options.manager, &options.now(storage));
     if let Source::BuiltIn(entry) = &kind.source {
         (entry.to_stored)(object);

@@ -92,6 +92,7 @@ stories! {
     converting
     crds
     creating
+    defaulting
     definitions
     deleting
     discovery
