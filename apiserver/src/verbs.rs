@@ -5,6 +5,7 @@ pub(crate) mod watch;
 pub(crate) mod write;
 pub(crate) mod patch;
 pub(crate) mod delete;
+pub(crate) mod put_status;
 pub(crate) mod store;
 pub(crate) mod scale;
 pub(crate) mod served_kinds;

@@ -9,7 +9,7 @@ use crate::{
         Kind, defaults,
         field_checks::{each, text},
     },
-    schema::quantity::quantity,
+    schema::quantity::{canonical, quantity},
     storage::{Place, Storage},
 };
 
@@ -97,20 +97,37 @@ fn choose_class(storage: &Storage, spec: &mut Value) {
     }
 }
 
+/// The quotas of the namespace of a new object. Their controller has copied the limits to the status.
+fn quotas<'a>(storage: &'a Storage, object: &Value) -> impl Iterator<Item = &'a Value> + use<'a> {
+    let namespace = text(&object["metadata"]["namespace"]).to_owned();
+    all(storage, QUOTAS).filter(move |quota| quota["metadata"]["namespace"] == *namespace)
+}
+
+/// The resources that a quota limits and a kind uses, and how much of each an object uses.
+fn usages<'q>(quota: &'q Value, kind: &Kind, object: &Value) -> Vec<(&'q str, usize)> {
+    let limited = quota["status"]["hard"].as_object().into_iter().flatten();
+    limited.filter_map(|(resource, _)| Some((resource.as_str(), usage(kind, object, resource)?))).collect()
+}
+
+/// A resource after a new object: its number in the status of a quota, and what the object uses.
+fn after(quota: &Value, resource: &str, requested: usize) -> usize {
+    quantity(&quota["status"]["used"][resource]).unwrap_or(0.0) as usize + requested
+}
+
 /// Refuses an object if a quota of its namespace has none left. Only numbers of objects count, not their resources.
 pub(crate) fn check_quotas(storage: &Storage, kind: &Kind, object: &Value) -> Result<(), String> {
-    let namespace = &object["metadata"]["namespace"];
-    if namespace.is_null() {
-        return Ok(());
-    }
-    for quota in all(storage, QUOTAS).filter(|quota| quota["metadata"]["namespace"] == *namespace) {
-        // The quota controller copies the limits to the status.
+    for quota in quotas(storage, object) {
+        let (name, status) = (text(&quota["metadata"]["name"]), &quota["status"]);
+        let usages = usages(quota, kind, object);
+        let resources: Vec<&str> = usages.iter().map(|(resource, _)| *resource).collect();
+        if resources.iter().any(|resource| status["used"][resource].is_null()) {
+            return Err(format!("status unknown for quota: {name}, resources: {}", resources.join(",")));
+        }
         let mut exceeded = [Vec::new(), Vec::new(), Vec::new()];
-        for (resource, hard) in quota["status"]["hard"].as_object().into_iter().flatten() {
-            let requested = usage(kind, object, resource);
-            let used = used(storage, text(namespace), resource).unwrap_or(0);
-            if requested > 0 && quantity(hard).is_some_and(|hard| (used + requested) as f64 > hard) {
-                let parts = [requested.to_string(), used.to_string(), text(hard).to_owned()];
+        for (resource, requested) in usages.into_iter().filter(|(_, requested)| *requested > 0) {
+            let (used, hard) = (&status["used"][resource], &status["hard"][resource]);
+            if quantity(hard).is_some_and(|hard| after(quota, resource, requested) as f64 > hard) {
+                let parts = [&requested.to_string(), text(used), text(hard)];
                 exceeded
                     .iter_mut()
                     .zip(parts)
@@ -119,7 +136,6 @@ pub(crate) fn check_quotas(storage: &Storage, kind: &Kind, object: &Value) -> Re
         }
         let [requested, used, limited] = exceeded.map(|list| list.join(","));
         if !requested.is_empty() {
-            let name = text(&quota["metadata"]["name"]);
             return Err(format!(
                 "exceeded quota: {name}, requested: {requested}, used: {used}, limited: {limited}"
             ));
@@ -128,23 +144,20 @@ pub(crate) fn check_quotas(storage: &Storage, kind: &Kind, object: &Value) -> Re
     Ok(())
 }
 
-/// Counts a new object in the quotas of its namespace.
-pub(crate) fn charge(storage: &mut Storage, kind: &Kind, object: &Value) {
-    let namespace = &object["metadata"]["namespace"];
-    let quotas: Vec<Value> =
-        all(storage, QUOTAS).filter(|quota| quota["metadata"]["namespace"] == *namespace).cloned().collect();
-    for mut quota in quotas {
-        let before = quota["status"]["used"].clone();
-        for (resource, count) in quota["status"]["used"].as_object_mut().into_iter().flatten() {
-            let requested = usage(kind, object, resource);
-            let was = count.as_str().and_then(|count| count.parse::<usize>().ok()).unwrap_or(0);
-            *count = (was + requested).to_string().into();
+/// The quotas of which a new object uses something, with its use in their status. What another controller counts stays.
+pub(crate) fn charged(storage: &Storage, kind: &Kind, object: &Value) -> Vec<Value> {
+    let mut charged = Vec::new();
+    for quota in quotas(storage, object) {
+        let mut usages = usages(quota, kind, object);
+        usages.retain(|(_, requested)| *requested > 0);
+        let mut changed = quota.clone();
+        for (resource, requested) in &usages {
+            changed["status"]["used"][resource] =
+                canonical(&after(quota, resource, *requested).into()).into();
         }
-        if quota["status"]["used"] != before {
-            let place = Place::new(QUOTAS, namespace.as_str(), text(&quota["metadata"]["name"]));
-            storage.put(&place, quota);
-        }
+        charged.extend((!usages.is_empty()).then_some(changed));
     }
+    charged
 }
 
 const QUOTAS: &str = "resourcequotas";
@@ -160,33 +173,37 @@ const COUNTED: [&str; 7] = [
     "services",
 ];
 
-/// How much of a resource of a quota an object uses: `pods`, `services.nodeports`, `count/deployments.apps`.
-fn usage(kind: &Kind, object: &Value, resource: &str) -> usize {
-    let of_kind = kind.resource();
+/// How much of a resource of a quota an object uses: `pods`, `services.nodeports`, `count/deployments.apps`. `None`: its kind
+/// uses none of it, or this server does not count it.
+fn usage(kind: &Kind, object: &Value, resource: &str) -> Option<usize> {
+    let counted = counted(resource)?;
     let spec = &object["spec"];
-    match resource {
+    let count = match resource {
         // A Pod that has ended does not count.
-        "pods" if of_kind == "pods" => {
-            usize::from(!["Succeeded", "Failed"].contains(&text(&object["status"]["phase"])))
-        }
-        "services.loadbalancers" => usize::from(of_kind == "services" && spec["type"] == "LoadBalancer"),
-        "services.nodeports" if of_kind == "services" => {
+        "pods" => usize::from(!["Succeeded", "Failed"].contains(&text(&object["status"]["phase"]))),
+        "services.loadbalancers" => usize::from(spec["type"] == "LoadBalancer"),
+        "services.nodeports" => {
             let has_ports = spec["type"] == "NodePort"
                 || (spec["type"] == "LoadBalancer" && spec["allocateLoadBalancerNodePorts"] != false);
             if has_ports { each(&spec["ports"]).count() } else { 0 }
         }
-        counted if counted.strip_prefix("count/") == Some(&of_kind) => 1,
-        counted => usize::from(COUNTED.contains(&counted) && counted == of_kind),
+        _ => 1,
+    };
+    (kind.resource() == counted).then_some(count)
+}
+
+/// The collection whose objects use a resource of a quota. `None`: this server does not count it.
+fn counted(resource: &str) -> Option<&str> {
+    match resource {
+        "services.loadbalancers" | "services.nodeports" => Some("services"),
+        resource => resource.strip_prefix("count/").or(COUNTED.contains(&resource).then_some(resource)),
     }
 }
 
 /// How much of a resource of a quota a namespace uses. `None`: this server does not count it.
 pub(crate) fn used(storage: &Storage, namespace: &str, resource: &str) -> Option<usize> {
-    let collection = match resource {
-        "services.loadbalancers" | "services.nodeports" => "services",
-        counted => counted.strip_prefix("count/").or(COUNTED.contains(&counted).then_some(counted))?,
-    };
-    let kind = storage.kinds.of_collection(collection)?;
+    let collection = counted(resource)?;
+    let Some(kind) = storage.kinds.of_collection(collection) else { return Some(0) };
     let in_namespace = all(storage, collection).filter(|object| object["metadata"]["namespace"] == namespace);
-    Some(in_namespace.map(|object| usage(kind, object, resource)).sum())
+    Some(in_namespace.filter_map(|object| usage(kind, object, resource)).sum())
 }

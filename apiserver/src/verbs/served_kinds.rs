@@ -5,13 +5,13 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use crate::{
-    apply::managed_fields::{self, Manager},
     kinds::{
         Kind, Kinds, Source, conditions::set_condition, crd::is_established, custom_resources,
         field_checks::text,
     },
     status::qualified,
     storage::{Place, Storage},
+    verbs::put_status::put_status,
 };
 
 /// Serves the kinds of a CRD that was just written, and sets the conditions in its status.
@@ -126,11 +126,10 @@ fn establish(storage: &mut Storage, place: &Place, crd: &Value, conflicts: &[(&s
     for (kind, status, reason, message) in conditions {
         set_condition(&mut crd, kind, status, reason, message, &now);
     }
-    let Some(stored) = storage.get(place).cloned().filter(|stored| **stored != crd) else { return };
-    let kind = storage.kinds.built_in("apiextensions.k8s.io", "customresourcedefinitions");
-    let server = Manager { name: "kube-apiserver".to_owned(), applies: false, subresource: "status" };
-    managed_fields::track(&kind, Some(&stored), &mut crd, Value::Null, &server, &now);
-    storage.put(place, crd);
+    if storage.get(place).is_some_and(|stored| **stored != crd) {
+        let kind = storage.kinds.built_in("apiextensions.k8s.io", "customresourcedefinitions");
+        put_status(storage, &kind, place, crd);
+    }
 }
 
 /// Sets the condition of a CRD whose custom resources will be deleted.

@@ -22,7 +22,10 @@ use crate::{
     schema::{openapi, prune_object},
     status::{Cause, StatusError},
     storage::{Place, Storage},
-    verbs::store::{remove, store, to_storage},
+    verbs::{
+        put_status::put_status,
+        store::{remove, store, to_storage},
+    },
 };
 
 /// The options of a write.
@@ -186,7 +189,11 @@ pub(crate) fn create(
         }
         return Ok(Arc::new(object));
     }
-    plugins::charge(storage, kind, &object);
+    for quota in plugins::charged(storage, kind, &object) {
+        let (kind, metadata) = (storage.kinds.built_in("", "resourcequotas"), &quota["metadata"]);
+        let place = Place::new(kind.stored_in(), metadata["namespace"].as_str(), text(&metadata["name"]));
+        put_status(storage, &kind, &place, quota);
+    }
     Ok(store(storage, kind, &place, object))
 }
 
