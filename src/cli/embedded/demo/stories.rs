@@ -144,7 +144,7 @@ fn mywebserver() -> Story {
                 sample!("mywebserver/samples/mywebserver-v1.yaml"),
                 &[WEBS_V1],
                 vec![(HELLO, is_ready)],
-                &[("create deployments", "the first child"), ("create services", "the second child")],
+                &[("create deployments", "runs the Pods"), ("create services", "leads to the Pods")],
             ),
             apply(
                 "Next: a user creates the MyWebserver web in the API version v2, with two replicas.\n\
@@ -152,7 +152,7 @@ fn mywebserver() -> Story {
                 sample!("mywebserver/samples/mywebserver-v2.yaml"),
                 &[WEBS],
                 vec![(WEB, is_ready)],
-                &[("create deployments", "the first child"), ("create services", "the second child")],
+                &[("create deployments", "runs the Pods"), ("create services", "leads to the Pods")],
             ),
             Scene {
                 announced: "Next: the user changes one field of web, replicas.\n\
@@ -294,7 +294,7 @@ fn memcached() -> Story {
                 sample!("memcached/samples/memcached.yaml"),
                 &[CACHES],
                 vec![(CACHE, is_ready)],
-                &[("create deployments", "the first child"), ("create services", "the second child")],
+                &[("create deployments", "runs the Pods"), ("create services", "leads to the Pods")],
             ),
             Scene {
                 announced: "Next: the user changes the size of cache.\n\
