@@ -13,8 +13,8 @@
 //! Predict: You patch an object that you watch, so it wakes you, and you patch again. What ends that?
 //! Run: cargo run --example course 17
 //! Notice: A patch to the same value, which makes no version and no event.
-//! Why: So an operator that patches only differences comes to rest ("The path of one event" in src/lib.rs). After a 409, read and
-//! decide again. A PATCH of the status ignores a spec in it. With Foreground, the owner stays until the garbage collector has deleted its children.
+//! Why: So an operator that patches only differences comes to rest. After a 409, read and decide again. A PATCH of the status ignores a spec
+//! in it. With Foreground, a finalizer holds the owner until the garbage collector has deleted its children and removes it; else the owner hangs.
 //! Break it: cargo run --example course -- 17 --fault deny,path=/web,method=PATCH
 //! Source: `keep` in src/children.rs; `patch` in src/cluster.rs; `between` in src/resource/diff.rs
 //! Embedded server: Its garbage collector is a task, and faster.

@@ -1,4 +1,4 @@
-//! The course: twenty-one lessons about lists and watches, one file each. A new lesson goes into [`LESSONS`], and
+//! The course: lessons about lists, watches and writes, one file each. A new lesson goes into [`LESSONS`], and
 //! into the table of examples/README.md.
 //!
 //! `cargo run --example course 4` runs lesson 4 against an API server in this process. With `-- 4 --context NAME`, it
@@ -61,6 +61,8 @@ mod odd_answers;
 mod list_versions;
 #[path = "21_cost.rs"]
 mod cost;
+#[path = "22_apply.rs"]
+mod apply;
 
 /// The text of a lesson, its code, and where the fault of its "Break it" is repaired.
 type Lesson =
@@ -94,6 +96,7 @@ const LESSONS: &[Lesson] = &[
     lesson!("19_odd_answers.rs", odd_answers, "lesson 15"),
     lesson!("20_list_versions.rs", list_versions, "lesson 9"),
     lesson!("21_cost.rs", cost, "lesson 15"),
+    lesson!("22_apply.rs", apply, "lesson 15"),
 ];
 
 /// The parts of a lesson's head that are shown before and after it.
@@ -141,7 +144,7 @@ fn run(Course { lesson, flags }: Course) -> Outcome {
     let (commands, question) = commands.split_once("\n```\n\n").unwrap_or_default();
     say!("{title}\n");
     // To be copied: not wrapped.
-    writeln!(io::stdout(), "{commands}\n")?;
+    writeln!(io::stdout(), "To copy, while kubectl proxy runs:\n\n{commands}\n")?;
     say!("{}\n", paragraphs(question));
     wait_for_enter("Press Enter. ")?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

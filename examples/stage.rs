@@ -253,8 +253,8 @@ impl Stage {
         match server {
             Some(_) => {
                 say!(
-                    "# An API server in this process: nothing listens at 127.0.0.1:8001, and each curl only shows what is sent. \
-                     --kubeconfig FILE or --context NAME chooses another server.\n"
+                    "# An API server in this process. Do not copy the lines that begin with $: they show what is sent, and nothing listens at \
+                     127.0.0.1:8001. --kubeconfig FILE or --context NAME chooses another server.\n"
                 )
             }
             None => say!("# {} as {}\n", client.server(), client.user()),
@@ -449,6 +449,21 @@ impl Stage {
     /// Changes a ConfigMap with a merge patch.
     pub(crate) async fn patch(&self, name: &str, patch: Value) -> Outcome<Value> {
         self.send(merge_patch(&format!("{}/{name}", self.configmaps), &patch)).await
+    }
+
+    /// Applies a ConfigMap `web` with this data. The query begins with the name of the manager.
+    pub(crate) async fn apply(&self, query: &str, data: Value) -> Outcome<Value> {
+        let path = format!("{}/web?fieldManager={query}", self.configmaps);
+        let object =
+            json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "web"}, "data": data});
+        let body = object.to_string().into_bytes();
+        let applied =
+            self.send(Request::get(path).sends(Method::PATCH, "application/apply-patch+yaml", body)).await?;
+        say!("  {}", applied["data"]);
+        for entry in applied["metadata"]["managedFields"].as_array().into_iter().flatten() {
+            say!("  {} owns {}", text(&entry["manager"]), entry["fieldsV1"]["f:data"]);
+        }
+        Ok(applied)
     }
 
     /// Deletes a ConfigMap. The query begins with `?`, unless it is empty.

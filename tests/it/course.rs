@@ -36,7 +36,7 @@ use crate::{
 };
 
 /// The lines that each lesson shows, and a part of the answer of its curl.
-const SEEN: [&[&str]; 21] = [
+const SEEN: [&[&str]; 22] = [
     &[r#""namespaced":true"#, r#""verbs":["#, r#""kind":"Namespace""#],
     &[r#""resourceVersion":"#],
     &[r#"{"type":"ADDED","object":{"#],
@@ -63,6 +63,7 @@ const SEEN: [&[&str]; 21] = [
     &[r#"{"kind":"ConfigMapList","items":"#],
     &["version", r#"["a","b""#],
     &[r#"{"lines":"#, r#","bytes":"#],
+    &[r#"{"colour":"red","size":"1"}"#, "Applyfailedwith1conflict:conflictwith", r#"{"colour":"blue"}"#],
 ];
 
 /// Most lines of a lesson, its first lines included, and of the loops of lessons 5 and 18.
