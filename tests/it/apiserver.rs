@@ -14,7 +14,7 @@ use listwatch::client::{Client, Config, Env, Options, Request};
 use listwatch_control_plane::eventually;
 use serde_json::{Value, json};
 
-use crate::operator::listwatch;
+use crate::operator::{ends_with_test, listwatch};
 
 const MANIFESTS: &str = r#"
 # A document with only a comment is skipped.
@@ -205,7 +205,7 @@ fn the_end_of_stdin_stops_the_server_and_deletes_its_files() {
 fn a_hangup_deletes_the_files_unless_nohup_ignores_it() {
     let dir = tempfile::tempdir().unwrap();
     for is_ignored in [false, true] {
-        let mut command = Command::new("env");
+        let mut command = ends_with_test("env");
         command.arg(if is_ignored { "--ignore-signal=HUP" } else { "--default-signal=HUP" });
         command.arg(env!("CARGO_BIN_EXE_listwatch")).arg("apiserver").stdin(Stdio::null());
         let mut server = Running::start(command.env("TMPDIR", dir.path()));

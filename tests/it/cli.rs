@@ -23,7 +23,7 @@ use crate::{
     curl::SHELLS,
     fixture::{Kind, on},
     manifests,
-    operator::{Operator, listwatch},
+    operator::{Operator, ends_with_test, listwatch},
 };
 
 /// Runs a command that must exit with 2, and returns its stderr.
@@ -341,7 +341,7 @@ fn the_demo_of_each_operator_shows_what_it_does() {
 
 /// `listwatch demo --step --exit` on a terminal of its own, which `script` provides.
 fn demo_in_steps() -> (Child, impl FnMut(&str) -> String) {
-    let mut command = Command::new("script");
+    let mut command = ends_with_test("script");
     // Without `exec`, a shell could stay between and end at Ctrl-C itself.
     let demo = format!("stty rows 24 cols 80; exec {} demo --step --exit", env!("CARGO_BIN_EXE_listwatch"));
     command.args(["--quiet", "--return", "--command", &demo, "/dev/null"]);

@@ -10,12 +10,11 @@ use std::{
     path::{Path, PathBuf},
     process::Stdio,
     sync::{Arc, LazyLock},
-    time::Duration,
 };
 
 use listwatch::client::{Client, Request};
 use listwatch_apiserver::{ApiServer, Fault, Options};
-use listwatch_control_plane::{ControlPlane, Http, assets, has_assets};
+use listwatch_control_plane::{ControlPlane, Http, PATIENCE, assets, has_assets};
 use regex::Regex;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -33,6 +32,7 @@ use crate::{
     apiserver::client,
     curl::{documents, ends_initial_events},
     fixture::kubeconfig_of,
+    operator::ends_with_test,
 };
 
 /// The lines that each lesson shows, and a part of the answer of its curl.
@@ -118,32 +118,37 @@ fn lessons() -> Vec<Lesson> {
     files.into_iter().enumerate().map(lesson).collect()
 }
 
-/// The example. Built here, because `cargo test --test it` does not build it.
+/// The example beside the binary. A plain `cargo test` builds it, but `cargo test --test it` does not, so it may be missing or old. No test
+/// builds it: in a target directory outside of the clone, a cargo inside of `cargo test` built the libraries once more, and the outer one
+/// then missed its own.
+fn program() -> &'static Path {
+    static PROGRAM: LazyLock<PathBuf> =
+        LazyLock::new(|| Path::new(env!("CARGO_BIN_EXE_listwatch")).with_file_name("examples/course"));
+    static IS_CURRENT: LazyLock<bool> = LazyLock::new(|| is_current(&PROGRAM));
+    assert!(*IS_CURRENT, "build the lessons first: cargo build --profile test --example course");
+    &PROGRAM
+}
+
 fn course() -> Command {
-    static PROGRAM: LazyLock<Result<PathBuf, String>> = LazyLock::new(|| {
-        let target = Path::new(env!("CARGO_BIN_EXE_listwatch")).ancestors().nth(2).unwrap();
-        let mut cargo = std::process::Command::new(env!("CARGO"));
-        cargo.args(["build", "--quiet", "--locked", "--example", "course", "--target-dir"]).arg(target);
-        // As `[profile.test]`, so that the libraries are not built again.
-        cargo.env("CARGO_INCREMENTAL", "0");
-        // The build script of a dependency would run again because of the variables of this package.
-        for (name, _) in env::vars_os() {
-            if ["CARGO_PKG_", "CARGO_MANIFEST_"].iter().any(|start| name.to_string_lossy().starts_with(start))
-            {
-                cargo.env_remove(name);
-            }
-        }
-        let status = cargo.current_dir(root()).status().unwrap();
-        if !status.success() {
-            return Err(format!("{cargo:?}: {status}"));
-        }
-        Ok(target.join("debug/examples/course"))
-    });
-    let mut command = Command::new(PROGRAM.as_ref().expect("the lessons do not build"));
+    let mut command = Command::from(ends_with_test(program()));
     // A busy machine is no fault of a lesson.
     command.env("KUBECONFIG", ABSENT).env("LISTWATCH_LESSON_LIMIT", "10m");
     command.stdin(Stdio::null()).kill_on_drop(true);
     command
+}
+
+/// Whether cargo would not build this program again. It writes the paths of the source files into a file beside the program:
+/// `…/course: …/course.rs …/src/lib.rs`.
+fn is_current(program: &Path) -> bool {
+    let changed = |path: &Path| fs::metadata(path).and_then(|file| file.modified()).ok();
+    let sources = fs::read_to_string(program.with_extension("d")).unwrap_or_default();
+    let sources = sources.replace("\\ ", "\0");
+    let mut sources = sources.split_whitespace().skip(1).map(|path| PathBuf::from(path.replace('\0', " ")));
+    let built = changed(program);
+    // Another clone may have built into the same directory.
+    built.is_some()
+        && sources.clone().any(|path| path == root().join("examples/course.rs"))
+        && sources.all(|path| changed(&path).is_some_and(|changed| Some(changed) <= built))
 }
 
 /// Runs a command to its end, and returns its exit code, stdout and stderr.
@@ -399,7 +404,7 @@ async fn each_lesson<T: Send + 'static, S: Future<Output = T> + Send + 'static>(
 
 /// A running `kubectl proxy`. Dropped: killed.
 async fn proxy(cluster: &Cluster) -> (Child, String) {
-    let mut command = Command::new(assets().unwrap().join("kubectl"));
+    let mut command = Command::from(ends_with_test(assets().unwrap().join("kubectl")));
     command.args(["proxy", "--port=0"]).env("KUBECONFIG", &cluster.kubeconfig).kill_on_drop(true);
     let mut proxy = command.stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
@@ -597,9 +602,9 @@ async fn the_course_lists_its_lessons_and_uses_a_cluster_only_if_a_flag_names_on
 
 /// The example on a terminal. What is written to its standard input is typed.
 fn on_terminal(columns: usize, args: &str) -> Command {
-    let program = course().as_std().get_program().display().to_string();
-    let mut command = Command::new("script");
+    let mut command = Command::from(ends_with_test("script"));
     command.args(["--quiet", "--return", "--command"]);
+    let program = program().display();
     command.args([&format!("stty rows 24 cols {columns}; exec {program} {args}"), "/dev/null"]);
     command.env("KUBECONFIG", ABSENT).env_remove("CI").stdin(Stdio::piped()).stdout(Stdio::piped());
     command.kill_on_drop(true);
@@ -627,7 +632,7 @@ async fn a_wrong_flag_of_a_lesson_is_an_error_before_its_question() {
         // Nobody presses Enter.
         let mut terminal = on_terminal(300, &format!("2 {args}")).spawn().unwrap();
         let _keyboard = terminal.stdin.take();
-        let ended = timeout(Duration::from_secs(30), terminal.wait_with_output()).await;
+        let ended = timeout(PATIENCE, terminal.wait_with_output()).await;
         let shown = String::from_utf8(ended.expect("no wait for Enter").unwrap().stdout).unwrap();
         assert!(shown.starts_with("error: ") && shown.contains(cause), "{args}: {shown}");
     }

@@ -18,7 +18,7 @@ use crate::{
     clients,
     fixture::{ACCOUNT, Fixture, Kind, Server, kubeconfig_of, on},
     manifests,
-    operator::Operator,
+    operator::{Operator, ends_with_test},
     proxy::{Flow, Proxy},
     refused::with_crd,
 };
@@ -465,7 +465,7 @@ impl Go {
             Server::Shared(_) | Server::Own(_) => kubeconfig_of(fixture.control_plane()),
         };
         fs::write(&kubeconfig, text).unwrap();
-        let mut command = Command::new(program);
+        let mut command = ends_with_test(program);
         command
             .args([&*fixture.namespace, LEASE.strip_prefix("leases/").unwrap()])
             .env("KUBECONFIG", kubeconfig);

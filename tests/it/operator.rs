@@ -3,7 +3,10 @@
 use std::{
     cell::RefCell,
     env,
+    ffi::OsStr,
     fs::{self, File},
+    io::Read,
+    os::unix::process::ExitStatusExt,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     thread,
@@ -19,14 +22,23 @@ use tokio::{
 /// A running `listwatch`. Dropped: killed; its log is shown if the test has failed.
 pub struct Operator {
     child: RefCell<Child>,
-    /// Ends the operator if this process aborts, because an abort drops nothing.
-    watchdog: Child,
     log: PathBuf,
+}
+
+/// A command whose process the kernel kills when the thread that started it ends. If a test is killed, it drops nothing, and its processes
+/// would stay. Only Linux has that.
+pub fn ends_with_test(program: impl AsRef<OsStr>) -> Command {
+    if !cfg!(target_os = "linux") {
+        return Command::new(program);
+    }
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL"]).arg(program);
+    command
 }
 
 /// The binary, with nothing in its environment.
 pub fn listwatch() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_listwatch"));
+    let mut command = ends_with_test(env!("CARGO_BIN_EXE_listwatch"));
     command.env_clear().stdin(Stdio::null());
     command
 }
@@ -69,12 +81,7 @@ impl Operator {
             .stderr(File::create(&log).unwrap())
             .spawn()
             .unwrap();
-        let watchdog = Command::new("sh")
-            .args(["-c", &format!("read -r _; kill -9 {}", child.id())])
-            .stdin(Stdio::piped())
-            .spawn()
-            .unwrap();
-        Operator { child: RefCell::new(child), watchdog, log }
+        Operator { child: RefCell::new(child), log }
     }
 
     /// The whole log of the operator.
@@ -154,9 +161,6 @@ impl Operator {
 
 impl Drop for Operator {
     fn drop(&mut self) {
-        // First, so that it cannot end another process that gets the operator's process id.
-        let _ = self.watchdog.kill();
-        let _ = self.watchdog.wait();
         let child = self.child.get_mut();
         let _ = child.kill();
         let _ = child.wait();
@@ -165,4 +169,17 @@ impl Drop for Operator {
             eprintln!("--- the operator's log\n{log}");
         }
     }
+}
+
+/// A killed test left lessons behind that ran on.
+#[test]
+fn a_process_ends_with_the_thread_of_its_test() {
+    let start = || {
+        let mut child = ends_with_test("sh");
+        let mut child = child.args(["-c", "echo; exec sleep 600"]).stdout(Stdio::piped()).spawn().unwrap();
+        child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        child
+    };
+    let mut child = thread::spawn(start).join().unwrap();
+    assert_eq!(child.wait().unwrap().signal(), Some(9));
 }

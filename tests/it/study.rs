@@ -612,7 +612,7 @@ async fn while_a_demo_runs_its_script_gets_the_same_objects() {
 async fn pasted(shell: &str, lines: &str) -> String {
     const PROMPT: &str = "READY> ";
     let options = if shell == "zsh" { "-f" } else { "--norc" };
-    let mut command = Command::new("script");
+    let mut command = Command::from(operator::ends_with_test("script"));
     // The shell between unsets `PS1`.
     let interactive = format!("stty cols 999; PS1='{PROMPT}' exec {shell} {options} -i");
     command.args(["--quiet", "--return", "--command", &interactive, "/dev/null"]);
@@ -774,7 +774,7 @@ async fn on_terminal(columns: usize, args: &str, no_color: &str) -> String {
 /// A command on a terminal.
 fn terminal(columns: usize, args: &str, no_color: &str) -> Command {
     let binary = Path::new(env!("CARGO_BIN_EXE_listwatch")).display();
-    let mut command = Command::new("script");
+    let mut command = Command::from(operator::ends_with_test("script"));
     command.args(["--quiet", "--return", "--command"]).env("NO_COLOR", no_color).env("TERM", "xterm");
     command.arg(format!("stty rows 24 cols {columns}; exec {binary} {args}")).arg("/dev/null");
     command

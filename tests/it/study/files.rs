@@ -88,7 +88,7 @@ async fn each_output_of_get_and_watch_is_as_in_its_file() {
         is_as_in_file(&output, &format!("{OUTPUTS}/{name}.txt")).await;
     };
     let listwatch = |args: &str| {
-        let mut both = Command::new("sh");
+        let mut both = Command::from(operator::ends_with_test("sh"));
         both.args([
             "-c",
             &format!("exec \"$0\" {args} --kubeconfig \"$1\" 2>&1"),
@@ -177,7 +177,7 @@ async fn the_readme_shows_what_a_client_does_after_a_410() {
     let (_, shown) = readme.split_once(&format!("cargo run -- {command}\n```\n")).unwrap();
     let shown = shown.split("```\n").nth(1).unwrap();
     assert!(shown.contains(" ERROR    410 ") && shown.contains(" the list is complete: "), "{shown}");
-    let mut both = Command::new("sh");
+    let mut both = Command::from(operator::ends_with_test("sh"));
     let args = format!("exec \"$0\" {command} -o short --max-events 2 2>&1");
     both.args(["-c", &args, env!("CARGO_BIN_EXE_listwatch")]);
     let printed = ran(both).await.succeeded();
@@ -199,7 +199,7 @@ async fn the_page_shows_a_410_by_its_command() {
         r"\+\d+\.\d+s|\S*/listwatch-\w+|127\.0\.0\.1:\d+|audit-id: [0-9a-f-]+|resource version: 1 \(\d+\)",
     )
     .unwrap();
-    let mut both = Command::new("sh");
+    let mut both = Command::from(operator::ends_with_test("sh"));
     both.args(["-c", &format!("exec \"$0\" {command} -o short 2>&1"), env!("CARGO_BIN_EXE_listwatch")]);
     let stdout = ran(both).await.succeeded();
     let (_, shown) = page.split_once("```\n$ curl ").unwrap();
