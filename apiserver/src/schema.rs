@@ -16,6 +16,7 @@ pub(crate) mod field_errors;
 pub(crate) mod go_url;
 pub(crate) mod cel_library;
 pub(crate) mod cel_authorizer;
+mod cel_cost;
 pub(crate) mod cel;
 pub(crate) mod expressions;
 pub(crate) mod formats;

@@ -4,7 +4,7 @@
 //! x-kubernetes-validations: [{rule: "self.min <= self.max", message: "min is more than max"}, {rule: "self.name == oldSelf.name"}]
 //! ```
 //!
-//! The crate `cel` evaluates them, for at most [`TIME_MAX`]; a rule that loops over literals alone is not stopped. kube-apiserver limits their cost, which it also estimates beforehand.
+//! The crate `cel` evaluates them. [`cel_cost`](super::cel_cost) limits their cost.
 
 use std::{
     any::Any,
@@ -12,13 +12,13 @@ use std::{
     collections::HashMap,
     ops::ControlFlow,
     sync::{Arc, LazyLock},
-    time::Duration,
 };
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use cel::{
     Context, Env, ExecutionError, Program,
     common::{
+        ast::IdedExpr,
         traits::Indexer,
         types::{
             CelBool, CelBytes, CelDouble, CelDuration, CelInt, CelList, CelMap, CelMapKey, CelNull,
@@ -34,7 +34,9 @@ use serde_json::Value;
 
 use crate::{
     schema::{
-        SchemaError, cel_authorizer, cel_library,
+        SchemaError, cel_authorizer,
+        cel_cost::{self, Exceeded},
+        cel_library,
         field_errors::{ErrorList, FieldPath, json_type},
         formats, items_by_keys, keys,
     },
@@ -50,13 +52,10 @@ pub(super) fn new_env() -> Env {
         .and_then(|()| extensions::lists(&mut env))
         .and_then(|()| cel_library::declare(&mut env))
         .and_then(|()| cel_authorizer::declare(&mut env))
+        .and_then(|()| cel_cost::declare(&mut env))
         .expect("no function is declared twice");
     env
 }
-
-/// Longest evaluation of all rules of one object, in CPU time: on a busy machine, the same rules may take much longer. Other requests
-/// wait for it.
-pub(super) const TIME_MAX: Duration = Duration::from_secs(2);
 
 /// The rules at one place of a schema.
 #[derive(Debug)]
@@ -68,7 +67,7 @@ pub(crate) struct RulesAtPath {
 
 #[derive(Debug)]
 struct ValidationRule {
-    program: Program,
+    program: IdedExpr,
     /// A transition rule: it compares an object with its previous state.
     uses_old: bool,
     /// With `optionalOldSelf`, `oldSelf` is an optional value, which is empty for a new value.
@@ -77,7 +76,7 @@ struct ValidationRule {
     field: Option<String>,
     rule: String,
     message: Option<String>,
-    message_expression: Option<Program>,
+    message_expression: Option<IdedExpr>,
     reason: Option<String>,
 }
 
@@ -97,28 +96,11 @@ pub(crate) fn check(
     errors: &mut ErrorList<'_>,
 ) -> ControlFlow<()> {
     on_large_stack(|| {
-        let deadline = cpu_time() + TIME_MAX;
         all.iter().try_for_each(|rules| {
             let root = Checked { value: object, old: before, schema, path: &FieldPath::Root };
-            rules.check(root, &rules.path, deadline, errors)
+            rules.check(root, &rules.path, errors)
         })
     })
-}
-
-/// The CPU time that this thread has used.
-#[cfg(unix)]
-pub(super) fn cpu_time() -> Duration {
-    use rustix::time::{ClockId, clock_gettime};
-    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
-}
-
-/// The time since the first call: safe code cannot ask Windows for the CPU time. On a busy machine, a rule may fail there that
-/// would pass elsewhere.
-#[cfg(not(unix))]
-pub(super) fn cpu_time() -> Duration {
-    use std::{sync::LazyLock, time::Instant};
-    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
-    START.elapsed()
 }
 
 /// Most tokens in a rule. Each operator of CEL in a rule adds a level of recursion to its evaluation. The longest rules of well-known CRDs
@@ -126,8 +108,8 @@ pub(super) fn cpu_time() -> Duration {
 const RULE_TOKENS_MAX: usize = 1000;
 
 /// Without optimization, the library's parser takes up to 170 KB for each of its 96 levels of brackets, and the evaluation up
-/// to 20 KB for each of [`RULE_TOKENS_MAX`] tokens. Unused pages are never allocated.
-const RULE_STACK_BYTES: usize = 32 * 1024 * 1024;
+/// to 40 KB for each of [`RULE_TOKENS_MAX`] tokens. Unused pages are never allocated.
+const RULE_STACK_BYTES: usize = 64 * 1024 * 1024;
 
 /// Runs deep recursion on a new thread. A dozen levels of brackets would overflow the stack of a tokio thread, and so abort
 /// the process.
@@ -165,7 +147,8 @@ fn collect_rules(
         let text = |field: &str| source[field].as_str().map(str::to_owned);
         let rule = text("rule").unwrap_or_default();
         let compile = |field: &str, expression: &str| {
-            program(expression).map_err(|why| SchemaError {
+            let program = program(expression).map(|program| cel_cost::metered(program.expression()));
+            program.map_err(|why| SchemaError {
                 at: format!("{at}.x-kubernetes-validations[{index}].{field}"),
                 value: source.clone(),
                 why: format!("compilation failed: {why}"),
@@ -244,15 +227,9 @@ pub(crate) fn field_below(path: &str, mut schema: &Value) -> Option<String> {
 }
 
 impl RulesAtPath {
-    /// Walks to the place of the rules and evaluates them there. Breaks at the deadline.
-    fn check(
-        &self,
-        at: Checked<'_>,
-        below: &[String],
-        deadline: Duration,
-        errors: &mut ErrorList<'_>,
-    ) -> ControlFlow<()> {
-        let Some((step, below)) = below.split_first() else { return self.check_here(at, deadline, errors) };
+    /// Walks to the place of the rules and evaluates them there. Breaks when their cost exceeds a limit.
+    fn check(&self, at: Checked<'_>, below: &[String], errors: &mut ErrorList<'_>) -> ControlFlow<()> {
+        let Some((step, below)) = below.split_first() else { return self.check_here(at, errors) };
         let Checked { value, old, schema, path } = at;
         match step.as_str() {
             // An unchanged list is not validated again, unless its items can have transition rules.
@@ -262,27 +239,27 @@ impl RulesAtPath {
                 for (index, value) in value.as_array().into_iter().flatten().enumerate() {
                     let (old, path) = (old_items.get(&keys(value, schema)), &FieldPath::Index(path, index));
                     let item = Checked { value, old: old.copied(), schema: &schema["items"], path };
-                    self.check(item, below, deadline, errors)?;
+                    self.check(item, below, errors)?;
                 }
             }
             "{}" => {
                 for (name, value) in value.as_object().into_iter().flatten() {
                     let (old, path) = (old.and_then(|old| old.get(name)), &FieldPath::Key(path, name));
                     let item = Checked { value, old, schema: &schema["additionalProperties"], path };
-                    self.check(item, below, deadline, errors)?;
+                    self.check(item, below, errors)?;
                 }
             }
             name => {
                 let Some(value) = value.get(name) else { return ControlFlow::Continue(()) };
                 let (old, path) = (old.and_then(|old| old.get(name)), &FieldPath::Field(path, name));
                 let field = Checked { value, old, schema: &schema["properties"][name], path };
-                self.check(field, below, deadline, errors)?;
+                self.check(field, below, errors)?;
             }
         }
         ControlFlow::Continue(())
     }
 
-    fn check_here(&self, at: Checked<'_>, deadline: Duration, errors: &mut ErrorList<'_>) -> ControlFlow<()> {
+    fn check_here(&self, at: Checked<'_>, errors: &mut ErrorList<'_>) -> ControlFlow<()> {
         let Checked { value, old, schema, path } = at;
         if value.is_null() {
             return ControlFlow::Continue(());
@@ -299,14 +276,16 @@ impl RulesAtPath {
         for rule in self.rules.iter().filter(is_due) {
             let old: Option<&dyn Val> =
                 if rule.old_is_optional { Some(&*optional) } else { old_in_cel.as_deref() };
-            let variables = Variables { object: &*object, old, deadline };
+            let variables = Variables { object: &*object, old };
             let mut context = Context::with_env(Arc::clone(&ENV));
             context.set_variable_resolver(&variables);
-            if let Some(cause) = rule.check(&context, value, path, deadline) {
-                errors.add(cause)?;
-            }
-            if cpu_time() > deadline {
-                return ControlFlow::Break(());
+            match rule.check(&context, value, path) {
+                Ok(()) => {}
+                Err(Violation::Rule(cause)) => errors.add(cause)?,
+                Err(Violation::Cost(cause)) => {
+                    errors.add(cause)?;
+                    return ControlFlow::Break(());
+                }
             }
         }
         ControlFlow::Continue(())
@@ -314,37 +293,36 @@ impl RulesAtPath {
 }
 
 impl ValidationRule {
-    /// The error of a value that violates the rule, or of a rule that takes too long.
-    fn check(
-        &self,
-        context: &Context<'_, '_>,
-        value: &Value,
-        path: &FieldPath<'_>,
-        deadline: Duration,
-    ) -> Option<Cause> {
-        let result = self.program.execute(context);
+    fn check(&self, context: &Context<'_, '_>, value: &Value, path: &FieldPath<'_>) -> Result<(), Violation> {
         let fails = |text: String| Cause::invalid(path.to_string(), &json_type(value).into(), &text);
-        if cpu_time() > deadline {
-            return Some(fails(format!(
-                "'operation cancelled: actual cost limit exceeded': no further validation rules will be run due to \
-                call cost exceeds limit for rule: {}",
-                self.rule
-            )));
-        }
-        match result {
-            Ok(cel::Value::Bool(true)) => return None,
-            Ok(_) => {}
-            // A rule with a function that the library lacks fails. Skipping it would accept invalid objects.
-            Err(ExecutionError::UndeclaredReference(name)) => {
-                return Some(fails(format!("{}, evaluating rule: {}", unsupported(&name), self.rule)));
+        let ends = "no further validation rules will be run";
+        let text = match cel_cost::limited(|| cel::Value::resolve(&self.program, context)) {
+            Ok(result) => match result {
+                Ok(cel::Value::Bool(true)) => return Ok(()),
+                Ok(_) => None,
+                // A rule with a function that the library lacks fails. Skipping it would accept invalid objects.
+                Err(ExecutionError::UndeclaredReference(name)) => {
+                    Some(format!("{}, evaluating rule: {}", unsupported(&name), self.rule))
+                }
+                Err(error) => Some(format!("{} evaluating rule: {}", short(&error), self.rule)),
+            },
+            Err(Exceeded::OfCall) => {
+                let why = format!("{ends} due to call cost exceeds limit for rule: {}", self.rule);
+                return Err(Violation::Cost(fails(format!("'{}': {why}", cel_cost::EXCEEDED))));
             }
-            Err(error) => {
-                return Some(fails(format!("{} evaluating rule: {}", short(&error), self.rule)));
+            Err(Exceeded::OfThread) => {
+                let why = format!("validation failed due to running out of cost budget, {ends}");
+                return Err(Violation::Cost(fails(why)));
             }
+        };
+        if let Some(text) = text {
+            return Err(Violation::Rule(fails(text)));
         }
-        let computed = self.message_expression.as_ref().and_then(|program| match program.execute(context) {
-            Ok(cel::Value::String(text)) => Some(text.to_string()),
-            Ok(_) | Err(_) => None,
+        let computed = self.message_expression.as_ref().and_then(|program| {
+            match cel_cost::limited(|| cel::Value::resolve(program, context)) {
+                Ok(Ok(cel::Value::String(text))) => Some(text.to_string()),
+                Ok(Ok(_) | Err(_)) | Err(Exceeded::OfCall | Exceeded::OfThread) => None,
+            }
         });
         let message = computed.or_else(|| self.message.clone());
         let message = message.unwrap_or_else(|| format!("failed rule: {}", self.rule));
@@ -353,14 +331,20 @@ impl ValidationRule {
             field.push_str(if field.is_empty() || below.starts_with('[') { "" } else { "." });
             field.push_str(below);
         }
-        Some(match self.reason.as_deref() {
+        Err(Violation::Rule(match self.reason.as_deref() {
             Some("FieldValueForbidden") => Cause::forbidden(field, &message),
             Some("FieldValueRequired") => Cause::required(field, &message),
             Some("FieldValueDuplicate") => Cause::duplicate(field, value),
             // FieldValueInvalid, the default.
             Some(_) | None => Cause::rule_failed(field, value, &message),
-        })
+        }))
     }
+}
+
+/// The error of a value that violates a rule, or of rules that cost too much, which is the last one.
+enum Violation {
+    Rule(Cause),
+    Cost(Cause),
 }
 
 /// The error of a name that the library lacks.
@@ -372,20 +356,16 @@ pub(super) fn unsupported(name: &str) -> String {
 struct Variables<'v> {
     object: &'v (dyn Val + 'v),
     old: Option<&'v (dyn Val + 'v)>,
-    deadline: Duration,
 }
 
 impl VariableResolver for Variables<'_> {
-    /// After the deadline, returns `None`: the evaluation then fails with an unknown variable, which also ends a loop
-    /// over a part of the object. The library has no other way to stop an evaluation, so a rule that loops over
-    /// literals only is not stopped.
     fn resolve<'b>(&'b self, variable: &str) -> Option<CowVal<'b, 'b>> {
         let value = match variable {
             "self" => Some(self.object),
             "oldSelf" => self.old,
             _ => None,
         };
-        value.filter(|_| cpu_time() <= self.deadline).map(CowVal::Borrowed)
+        value.map(CowVal::Borrowed)
     }
 }
 
@@ -543,17 +523,43 @@ mod tests {
         causes.iter().map(|cause| cause.to_string()).collect()
     }
 
-    /// Before the time limit, the evaluation blocked all other requests.
+    /// Without a limit, an evaluation blocked all other requests. A limit by time was exceeded on a busy machine, and did not end loops
+    /// over literals.
     #[test]
-    fn no_rule_is_evaluated_after_the_time_limit() {
-        let much = "self.items.all(a, self.items.all(b, self.items.all(c, a + b + c >= 0)))";
-        let rules = json!([{"rule": "self.min > 1"}, {"rule": much}, {"rule": "false"}]);
-        let object = json!({"min": 1, "items": (0..1_000).collect::<Vec<_>>()});
-        let cut = format!(
-            ": Invalid value: \"object\": 'operation cancelled: actual cost limit exceeded': no further validation rules will \
-            be run due to call cost exceeds limit for rule: {much}"
-        );
-        assert_eq!(errors(rules, &object), [": Invalid value: failed rule: self.min > 1", &cut]);
+    fn no_rule_is_evaluated_after_one_that_costs_too_much() {
+        let literals = format!("[{}]", ["1"; 100].join(","));
+        let object = json!({"min": 1, "items": (0..1_000).collect::<Vec<_>>(), "text": "x".repeat(200_000)});
+        for (much, is_too_much) in [
+            ("self.items.all(a, self.items.all(b, self.items.all(c, a + b + c >= 0)))".to_owned(), true),
+            ("self.items.map(a, self.items.map(b, self.items.map(c, 0))) == []".to_owned(), true),
+            (
+                format!("{literals}.all(a, {literals}.all(b, {literals}.all(c, {literals}.all(d, d == 1))))"),
+                true,
+            ),
+            ("self.items.exists(a, self.text.contains('y'))".to_owned(), true),
+            ("self.items.exists(a, self.items == self.items.map(b, b))".to_owned(), false),
+            ("self.items.all(a, self.text.size() > a && self.text != 'y')".to_owned(), false),
+            ("self.items.all(a, self.items.all(b, true))".to_owned(), true),
+            ("self.items.all(a, a < 300 ? self.items.all(b, true) : true)".to_owned(), false),
+        ] {
+            let rules = json!([{"rule": "self.min > 1"}, {"rule": much}, {"rule": "self.min > 2"}]);
+            let cut = format!(
+                ": Invalid value: \"object\": 'operation cancelled: actual cost limit exceeded': no further validation rules will \
+                be run due to call cost exceeds limit for rule: {much}"
+            );
+            let last = if is_too_much { &*cut } else { ": Invalid value: failed rule: self.min > 2" };
+            assert_eq!(errors(rules, &object), [": Invalid value: failed rule: self.min > 1", last]);
+        }
+    }
+
+    #[test]
+    fn all_rules_of_an_object_together_have_a_limit() {
+        let object = json!({"items": (0..45).collect::<Vec<_>>(), "text": "x".repeat(200_000)});
+        let mut rules = vec![json!({"rule": "self.items.all(a, !self.text.contains('y'))"}); 20];
+        rules.push(json!({"rule": "false"}));
+        let cut = ": Invalid value: \"object\": validation failed due to running out of cost budget, no further validation \
+            rules will be run";
+        assert_eq!(errors(rules.into(), &object), [cut]);
     }
 
     /// A name that CEL reserves was converted twice, and all below it: 2^40 times here.

@@ -24,15 +24,13 @@ use cel::{
 use crate::{
     names::{dns_1035_errors, label_errors, label_value_errors, qualified_name_errors, subdomain_errors},
     schema::{
+        cel_cost,
         formats::FORMATS,
         go_url::Url,
         quantity::{NANO, Quantity},
         re2,
     },
 };
-
-/// Most comparisons of one call of a function of sets: a second, without optimization.
-const COMPARISONS_MAX: usize = 10_000_000;
 
 /// A type of values that only the functions of Kubernetes know.
 pub(super) trait OpaqueType: Clone + Debug + PartialEq + Send + Sync + 'static {
@@ -571,12 +569,10 @@ fn index<'b, 'v>(at: Option<usize>) -> CowVal<'b, 'v> {
     CowVal::owned(CelInt::from(at.and_then(|at| i64::try_from(at).ok()).unwrap_or(-1)))
 }
 
-/// The two lists of a function of sets, which compares each item with all others, and cannot be stopped.
+/// The two lists of a function of sets, which compares each item with all others.
 fn sets<'a, 'v>(args: &'a [CowVal<'_, 'v>]) -> Result<[Vec<&'a (dyn Val + 'v)>; 2], ExecutionError> {
     let [one, other] = [&args[0], &args[1]].map(items);
-    if one.len().saturating_mul(other.len()) > COMPARISONS_MAX {
-        return Err(error("operation cancelled: actual cost limit exceeded"));
-    }
+    cel_cost::charge((one.len() as u64).saturating_mul(other.len() as u64))?;
     Ok([one, other])
 }
 

@@ -12,7 +12,6 @@ use std::{
     borrow::Cow,
     collections::{BTreeMap, BTreeSet, HashMap},
     sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError},
-    time::Duration,
 };
 
 use cel::{
@@ -27,29 +26,33 @@ use cel::{
 use serde_json::Value;
 
 use crate::schema::{
-    cel::{ENV, TIME_MAX, cpu_time, in_cel, new_env, on_large_stack, program, short, unsupported},
-    cel_authorizer, cel_library,
+    cel::{ENV, in_cel, new_env, on_large_stack, program, short, unsupported},
+    cel_authorizer,
+    cel_cost::{self, NAMESPACES},
+    cel_library,
 };
 
 /// The variables that each expression of admission has.
 pub(crate) const ALWAYS: [&str; 4] = ["object", "oldObject", "request", "namespaceObject"];
 
-/// What stands before the name of a function: `optional.of`.
-const NAMESPACES: [&str; 9] =
-    ["base64", "format", "ip", "jsonpatch", "math", "optional", "regex", "sets", "strings"];
-
 /// Compiled expressions, by their text: a policy evaluates the same ones for each write.
-static COMPILED: LazyLock<Mutex<HashMap<String, Arc<Program>>>> = LazyLock::new(Mutex::default);
+static COMPILED: LazyLock<Mutex<HashMap<String, Arc<Compiled>>>> = LazyLock::new(Mutex::default);
+
+struct Compiled {
+    program: Program,
+    metered: IdedExpr,
+}
 
 /// Most of them. Above that, all are compiled again.
 const COMPILED_MAX: usize = 2000;
 
-fn compiled(expression: &str) -> Result<Arc<Program>, String> {
+fn compiled(expression: &str) -> Result<Arc<Compiled>, String> {
     let known = || COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(program) = known().get(expression) {
         return Ok(Arc::clone(program));
     }
-    let program = Arc::new(program(expression)?);
+    let program = program(expression)?;
+    let program = Arc::new(Compiled { metered: cel_cost::metered(program.expression()), program });
     let mut known = known();
     if known.len() >= COMPILED_MAX {
         known.clear();
@@ -111,7 +114,7 @@ impl<'v> Activation<'v> {
     pub(crate) fn construct(&self, expression: &str) -> Result<Value, String> {
         on_large_stack(|| {
             let mut env = new_env();
-            declare_types(compiled(expression)?.expression(), &mut env);
+            declare_types(compiled(expression)?.program.expression(), &mut env);
             env.add_overload("jsonpatch.escapeKey", "jsonpatch_escape_key", vec![STRING_TYPE], |args| {
                 let key = args[0].downcast_ref::<CelString<'_>>().map_or("", |key| key.inner());
                 Ok(CowVal::owned(CelString::from(key.replace('~', "~0").replace('/', "~1"))))
@@ -123,8 +126,7 @@ impl<'v> Activation<'v> {
     }
 
     fn run(&self, expression: &str, env: &Arc<Env>) -> Result<cel::Value, String> {
-        let (deadline, failure) = (cpu_time() + TIME_MAX, Mutex::new(String::new()));
-        let evaluation = Evaluation { activation: self, deadline, failure };
+        let evaluation = Evaluation { activation: self, failure: Mutex::default() };
         for place in self.used(expression) {
             evaluation.composed(&self.composed[place]);
         }
@@ -140,7 +142,7 @@ impl<'v> Activation<'v> {
         let (mut used, mut left) = (BTreeSet::new(), vec![expression]);
         while let Some(expression) = left.pop() {
             let Ok(program) = compiled(expression) else { continue };
-            let mut parts_left = vec![program.expression()];
+            let mut parts_left = vec![program.program.expression()];
             while let Some(at) = parts_left.pop() {
                 let place = variable(at).and_then(|name| self.places.get(name));
                 if let Some(place) = place.filter(|place| used.insert(**place)) {
@@ -166,7 +168,6 @@ fn variable(at: &IdedExpr) -> Option<&str> {
 /// The evaluation of an expression, with those of the variables that it uses.
 struct Evaluation<'s, 'v> {
     activation: &'s Activation<'v>,
-    deadline: Duration,
     /// The error of the variable that failed last. The library only learns that there is none.
     failure: Mutex<String>,
 }
@@ -176,14 +177,14 @@ impl Evaluation<'_, '_> {
         let program = compiled(expression)?;
         let mut context = Context::with_env(Arc::clone(env));
         context.set_variable_resolver(self);
-        let value = cel::Value::resolve_val(program.expression(), &context);
+        let value = cel_cost::limited(|| cel::Value::resolve_val(&program.metered, &context));
+        let value = value.map_err(|_| cel_cost::EXCEEDED.to_owned())?;
         let mut copies = cel_library::COPIES.iter().chain(&cel_authorizer::COPIES);
         let owned = value.and_then(|value| match copies.find_map(|copy| copy(&*value)) {
             Some(value) => Ok(value),
             None => Box::<dyn Val>::try_from(cel::Value::try_from(&*value)?),
         });
         owned.map_err(|error| match error {
-            _ if cpu_time() > self.deadline => "operation cancelled: actual cost limit exceeded".to_owned(),
             ExecutionError::UndeclaredReference(name) if *name == "variables" => {
                 let why = std::mem::take(&mut *self.failure.lock().unwrap_or_else(PoisonError::into_inner));
                 if why.is_empty() { unsupported("variables") } else { why }
@@ -209,9 +210,6 @@ impl Evaluation<'_, '_> {
 
 impl VariableResolver for Evaluation<'_, '_> {
     fn resolve<'b>(&'b self, variable: &str) -> Option<CowVal<'b, 'b>> {
-        if cpu_time() > self.deadline {
-            return None;
-        }
         if let Some(name) = variable.strip_prefix("variables.") {
             let place = self.activation.places.get(name)?;
             return self.composed(&self.activation.composed[*place]).map(CowVal::Borrowed);
@@ -322,12 +320,13 @@ pub(crate) enum Wanted {
 /// Checks that an expression can be compiled.
 pub(crate) fn check(expression: &str, names: Names<'_>, wanted: Wanted) -> Result<(), String> {
     on_large_stack(|| {
-        let program = compiled(expression).map_err(|why| format!("compilation failed: {why}"))?;
+        let compiled = compiled(expression).map_err(|why| format!("compilation failed: {why}"))?;
+        let program = &compiled.program;
         let mut unknown = Vec::new();
         find_unknown(program.expression(), names, &mut Vec::new(), &mut unknown);
         if !unknown.is_empty() {
             let errors: Vec<String> =
-                unknown.iter().map(|(id, why)| at_source(&program, expression, *id, why)).collect();
+                unknown.iter().map(|(id, why)| at_source(program, expression, *id, why)).collect();
             return Err(format!("compilation failed: {}", errors.join("\n")));
         }
         let is = output_type(&program.expression().expr);

@@ -109,16 +109,12 @@ async fn bad_input_gets_the_error_of_kube_apiserver() {
     .await;
 }
 
-/// Such a rule once blocked all other requests until its end. kube-apiserver limits its cost, and does not accept a CRD with
-/// three such loops.
+/// Such a rule once blocked all other requests until its end. Then its time was limited, and so on a busy machine a rule failed that
+/// kube-apiserver accepts.
 #[tokio::test]
 async fn a_cel_rule_above_the_cost_limit_gets_the_error_of_kube_apiserver() {
     on(&[Kind::Embedded, Kind::Real], async |fixture| {
-        let rule = if fixture.kind == Kind::Embedded {
-            "self.items.all(a, self.items.all(b, self.items.all(c, a + b + c >= 0)))"
-        } else {
-            "self.items.all(a, self.items.all(b, a + b >= 0))"
-        };
+        let rule = "self.items.all(a, self.items.all(b, a + b >= 0))";
         let group = format!("{}.example.com", fixture.namespace);
         let items = json!({"type": "array", "maxItems": 1000, "items": {"type": "integer"}});
         let spec = json!({"type": "object", "properties": {"items": items}, "x-kubernetes-validations": [{"rule": rule}]});
@@ -135,13 +131,13 @@ async fn a_cel_rule_above_the_cost_limit_gets_the_error_of_kube_apiserver() {
             json!({"apiVersion": format!("{group}/v1"), "kind": "Cost", "metadata": {"name": "a"},
                 "spec": {"items": vec![1; items]}})
         };
-        let answer = fixture.try_create(&path, &cost(1000)).await;
+        let answer = fixture.try_create(&path, &cost(378)).await;
         let expected = format!(
             "Cost.{group} \"a\" is invalid: spec: Invalid value: \"object\": 'operation cancelled: actual cost limit exceeded': \
             no further validation rules will be run due to call cost exceeds limit for rule: {rule}"
         );
         assert_eq!(status_and_message(answer), ("422 Invalid".to_owned(), expected));
-        let cheap = fixture.try_create(&path, &cost(10)).await;
+        let cheap = fixture.try_create(&path, &cost(377)).await;
         assert_eq!(cheap.status, 201, "{}", cheap.body);
     })
     .await;
