@@ -189,6 +189,13 @@ impl Config {
         self.request_timeout
     }
 
+    /// The same, with another longest wait for an answer.
+    #[must_use]
+    pub fn with_request_timeout(mut self, timeout: Duration) -> Config {
+        self.request_timeout = timeout;
+        self
+    }
+
     /// The same, with an observer of all exchanges.
     #[must_use]
     pub fn with_tap(mut self, tap: std::sync::Arc<dyn super::Tap>) -> Config {

@@ -11,7 +11,7 @@ use std::{
 
 use http::Method;
 use listwatch::client::{Client, Config, Env, Options, Request};
-use listwatch_control_plane::eventually;
+use listwatch_control_plane::{PATIENCE, eventually};
 use serde_json::{Value, json};
 
 use crate::operator::{ends_with_test, listwatch};
@@ -79,7 +79,8 @@ impl Drop for Running {
 
 pub fn client(kubeconfig: &Path) -> Client {
     let options = Options { kubeconfig: Some(kubeconfig.to_owned()), ..Options::default() };
-    Client::new(Config::load(&options, &Env::default()).unwrap()).unwrap()
+    let config = Config::load(&options, &Env::default()).unwrap().with_request_timeout(PATIENCE);
+    Client::new(config).unwrap()
 }
 
 fn mode(path: &Path) -> u32 {

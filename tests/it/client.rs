@@ -5,13 +5,18 @@
 use http::Method;
 use listwatch::client::{Client, Config, Error, Request};
 use listwatch_apiserver::{ApiServer, Options};
-use listwatch_control_plane::{eventually, saw};
+use listwatch_control_plane::{PATIENCE, eventually, saw};
 use serde_json::{Value, json};
 
 /// An administrator's client of an embedded server.
 pub fn admin(server: &ApiServer) -> Client {
-    let config = Config::new(&server.url(), server.ca_pem().as_bytes(), server.token()).unwrap();
-    Client::new(config).unwrap()
+    patient(&server.url(), server.ca_pem(), server.token())
+}
+
+/// A client of a test, which waits for an answer as long as the test waits for anything: the machine may be busy.
+pub fn patient(url: &str, ca_pem: &str, token: &str) -> Client {
+    let config = Config::new(url, ca_pem.as_bytes(), token).unwrap();
+    Client::new(config.with_request_timeout(PATIENCE)).unwrap()
 }
 
 /// An embedded server without controllers, and an administrator's client.

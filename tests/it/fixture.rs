@@ -41,7 +41,7 @@ use tokio::{
 };
 
 use crate::{
-    client::{UserClient, admin},
+    client::{UserClient, admin, patient},
     manifests,
     operator::Operator,
 };
@@ -258,8 +258,7 @@ pub async fn installed_control_plane(http: Http) -> ControlPlane {
 
 /// A client of a real control plane, with a token with full access.
 pub fn admin_of(control_plane: &ControlPlane) -> Client {
-    let (url, ca_pem) = (control_plane.url(), control_plane.ca_pem());
-    Client::new(Config::new(&url, ca_pem.as_bytes(), ADMIN_TOKEN).unwrap()).unwrap()
+    patient(&control_plane.url(), &control_plane.ca_pem(), ADMIN_TOKEN)
 }
 
 /// The text of a kubeconfig of a real control plane, with a token with full access.
@@ -462,8 +461,7 @@ impl Fixture {
         } else {
             self.delete(&format!("secrets/{}", token.secret)).await;
         }
-        let config = Config::new(&self.url(), self.ca_pem().as_bytes(), &token.token).unwrap();
-        let client = Client::new(config).unwrap();
+        let client = patient(&self.url(), &self.ca_pem(), &token.token);
         let path = self.path("mywebservers");
         eventually("the old token to be refused", async || {
             let error = UserClient::new(client.clone()).raw(&path).await.err()?;
