@@ -5,7 +5,7 @@ use std::{
     ffi::OsStr,
     io::{self, Write},
     path::PathBuf,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use clap::{
@@ -46,6 +46,10 @@ const WATCH_TARGET: &str =
 
 /// The comment of a curl command for the server of `--demo`.
 const DEMO_ENDS: &str = "The server of --demo ends with this command. To run it, start: listwatch apiserver";
+
+/// A watch that ends sooner, without an event and before its timeoutSeconds, is a failure. A kube-apiserver ends a watch after half an
+/// hour or later, but many proxies end each silent connection after a minute.
+const WATCH_MIN: Duration = Duration::from_secs(60);
 
 /// Get objects: one request, and its answer as it came
 #[derive(Debug, Args)]
@@ -475,14 +479,18 @@ impl Wanted {
             return self.follow(client, &request, lists).await;
         }
         let (target, is_watch) = (request.target(), request.is_watch());
+        let (_, query) = target.split_once('?').unwrap_or_default();
+        let mut asked =
+            url::form_urlencoded::parse(query.as_bytes()).filter(|(name, _)| name == "timeoutSeconds");
+        let asked = asked.next().and_then(|(_, secs)| secs.parse().ok().map(Duration::from_secs));
         let begun = Instant::now();
         let (_, mut body) = client.stream(request).await.map_err(granted)?;
         let mut is_empty = true;
         while let Some(chunk) = body.chunk().await? {
             is_empty &= chunk.is_empty();
         }
-        if is_watch && is_empty && begun.elapsed() < watch::VERY_SHORT {
-            let cause = "the server ended the watch at once, without an event: is there a proxy before it?";
+        if is_watch && is_empty && begun.elapsed() < asked.unwrap_or(WATCH_MIN).min(WATCH_MIN) {
+            let cause = "the server soon ended the watch, without an event: is there a proxy before it?";
             return Err(Failure::Runtime(format!("get {target}: {cause}")));
         }
         Ok(())

@@ -711,7 +711,7 @@ async fn bad_input_gives_one_line_of_error_with_the_remedy() {
         reader.run(&format!("get svc/none --record {new}")).await.failed(1, "404");
         assert!(Path::new(&new).exists());
         fixture.embedded().fault("end-watches,lines=0".parse::<Planned>().unwrap());
-        reader.run("watch svc").await.failed(1, "the server ended the watch at once, without an event");
+        reader.run("watch svc").await.failed(1, "the server soon ended the watch, without an event");
     })
     .await;
 }
