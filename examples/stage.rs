@@ -557,13 +557,11 @@ impl Stage {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let (kubeconfig, address) = (self.dir.path().join("another"), listener.local_addr()?);
         fs::write(&kubeconfig, format!("clusters: [{{name: it, cluster: {{server: 'http://{address}'}}}}]"))?;
-        let options = Options {
-            kubeconfig: Some(kubeconfig),
-            cluster: Some("it".to_owned()),
-            request_timeout: Some(Duration::from_secs(1)),
-            ..Options::default()
-        };
+        let mut options =
+            Options { kubeconfig: Some(kubeconfig), cluster: Some("it".to_owned()), ..Options::default() };
         let (client, _) = connect(&options, self.explain)?;
+        options.request_timeout = Some(Duration::from_secs(1));
+        let (impatient, _) = connect(&options, self.explain)?;
         let (answer, wanted) = watch::channel(None);
         let mut server = JoinSet::new();
         server.spawn(async move {
@@ -573,13 +571,15 @@ impl Stage {
                 let _ = serve(connection, answer).await;
             }
         });
-        Ok(Another { client, answer, configmaps: self.configmaps.clone(), _server: server })
+        Ok(Another { client, impatient, answer, configmaps: self.configmaps.clone(), _server: server })
     }
 }
 
 /// A server that answers as a lesson wants, and a client of it.
 pub(crate) struct Another {
     client: Client,
+    /// Asks for the answers that do not come.
+    impatient: Client,
     /// `None`: no answer.
     answer: watch::Sender<Option<String>>,
     configmaps: String,
@@ -605,7 +605,8 @@ impl Another {
         let is_check = target == "limit=1";
         let request = if is_check { accept(&path, "PartialObjectMetadataList") } else { Request::get(path) };
         let is_list = !target.contains("watch=1") || target.contains("sendInitialEvents");
-        let decision = match self.body(request).await {
+        let client = if head == SILENT { &self.impatient } else { &self.client };
+        let decision = match Another::body(client, request).await {
             // A watch that was open, and sent a line.
             Err(_) if head.starts_with(OK) && target.contains("watch=1") => "watch again",
             Err(_) => "back off",
@@ -628,8 +629,8 @@ impl Another {
     }
 
     /// The body of the answer, up to its end or to 9 MiB.
-    async fn body(&self, request: Request) -> Outcome<Vec<u8>> {
-        let (_, mut answer) = self.client.stream(request).await?;
+    async fn body(client: &Client, request: Request) -> Outcome<Vec<u8>> {
+        let (_, mut answer) = client.stream(request).await?;
         let mut body = Vec::new();
         while body.len() < 9 << 20
             && let Some(chunk) = answer.chunk().await?

@@ -21,7 +21,7 @@ use std::{
 use base64::{Engine, engine::general_purpose::STANDARD};
 use http::Method;
 use listwatch::client::{Client, Config, CurlFrom, Env, Options, Request, Step, Tap};
-use listwatch_control_plane::{assets, has_assets};
+use listwatch_control_plane::{PATIENCE, assets, has_assets};
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -585,7 +585,12 @@ async fn the_script_of_an_operator_makes_its_children_again() {
             fixture.delete(child).await;
         }
         // The watches end only after minutes, but do not delay the other commands.
-        let output = Command::new("timeout").args(["60", "bash"]).arg(&script).output().await.unwrap();
+        let output = Command::new("timeout")
+            .args([&*PATIENCE.as_secs().to_string(), "bash"])
+            .arg(&script)
+            .output()
+            .await
+            .unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         for child in children {
             fixture.delete(child).await;

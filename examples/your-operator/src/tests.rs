@@ -49,7 +49,7 @@ async fn the_config_map_of_a_page_has_its_text_again_after_a_change() {
         requests.recv().await;
     };
     let (writes, all) =
-        tokio::join!(server.run(|setup| controller(&setup, wakes)), timeout(Duration::from_secs(60), all));
+        tokio::join!(server.run(|setup| controller(&setup, wakes)), timeout(Duration::from_secs(300), all));
     assert_eq!(writes, ["POST configmaps/motd 201", "PATCH pages/motd/status 200"]);
     assert!(all.is_ok());
 

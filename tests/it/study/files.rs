@@ -141,7 +141,7 @@ async fn each_output_of_get_and_watch_is_as_in_its_file() {
 }
 
 /// What `listwatch apiserver` prints, and what `listwatch demo --exit` prints in every run: without the steps of a rollout, of
-/// which a slow machine skips some, and the order in which the operator and the server act.
+/// which a slow machine skips some, the list of Pods after a rollout of five seconds, and the order in which the operator and the server act.
 #[tokio::test]
 async fn the_outputs_of_apiserver_and_demo_are_as_in_their_files() {
     let vary = Regex::new(r"https://127\.0\.0\.1:\d+|[^ '=]*/listwatch-\w+").unwrap();
@@ -152,7 +152,7 @@ async fn the_outputs_of_apiserver_and_demo_are_as_in_their_files() {
     command.args(["demo", "--exit"]);
     let stdout = ran(command).await.succeeded();
     let passing = Regex::new(
-        "/status: |create   events:|MODIFIED .* (Ready=|Progressing=|status|[0-9]+ of )|40[49] [NC]",
+        "/status: |create   events:|list     pods:|MODIFIED .* (Ready=|Progressing=|status|[0-9]+ of )|40[49] [NC]",
     )
     .unwrap();
     let time = Regex::new(r"^ +\d+ ms  ").unwrap();
