@@ -24,6 +24,7 @@ use std::{
         LazyLock, Mutex, Once,
         atomic::{AtomicU16, Ordering},
     },
+    thread,
 };
 
 use rcgen::KeyPair;
@@ -121,7 +122,15 @@ impl Drop for Process {
 }
 
 /// The directory with the binaries, `KUBEBUILDER_ASSETS`, if it is set.
+///
+/// `LISTWATCH_REAL_TESTS` names a file that gets the name of each test that asks for it: with binaries, only these tests do more.
 pub fn assets() -> Option<PathBuf> {
+    if let Some(file) = env::var_os("LISTWATCH_REAL_TESTS")
+        && let Some(test) = thread::current().name()
+    {
+        let file = File::options().append(true).create(true).open(file);
+        file.unwrap().write_all(format!("{test}\n").as_bytes()).unwrap();
+    }
     env::var_os("KUBEBUILDER_ASSETS").filter(|dir| !dir.is_empty()).map(PathBuf::from)
 }
 
@@ -138,6 +147,11 @@ pub fn has_assets() -> bool {
         });
     }
     has_assets
+}
+
+/// Whether the scripts run on the real servers alone, as in CI, which has run them on the embedded server before.
+pub fn has_only_real() -> bool {
+    env::var_os("LISTWATCH_ONLY_REAL").is_some()
 }
 
 fn binary(name: &str) -> PathBuf {

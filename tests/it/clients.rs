@@ -11,7 +11,7 @@ use std::{
 };
 
 use listwatch::client::Request;
-use listwatch_control_plane::{PATIENCE, has_assets};
+use listwatch_control_plane::{PATIENCE, has_assets, has_only_real};
 use tempfile::TempDir;
 use tokio::{process::Command, time::timeout};
 
@@ -56,8 +56,7 @@ async fn check(language: &str) {
     let Some(program) = program(language) else { return };
     let dir = TempDir::new().unwrap();
     let kubeconfig = dir.path().join("kubeconfig");
-    // CI runs the tests on the embedded server first, and then on the real ones alone.
-    if env::var_os("LISTWATCH_ONLY_REAL").is_none() {
+    if !has_only_real() {
         let mut command = listwatch();
         let _server =
             Running::start(command.args(["apiserver", "--fault", CUTS, "--kubeconfig-out"]).arg(&kubeconfig));

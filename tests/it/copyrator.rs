@@ -34,7 +34,7 @@ use listwatch::{
     watch::Lists,
 };
 use listwatch_apiserver::{ApiServer, Fault};
-use listwatch_control_plane::{ControlPlane, Http, eventually, has_assets, saw, unique};
+use listwatch_control_plane::{ControlPlane, Http, eventually, has_assets, has_only_real, saw, unique};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{
@@ -44,9 +44,7 @@ use tokio::{
 
 use crate::{
     client::{self, UserClient, condition},
-    fixture::{
-        Link, admin_of, has_only_real, installed_control_plane, on_paused_clock, shared_control_plane,
-    },
+    fixture::{Link, admin_of, installed_control_plane, on_paused_clock, shared_control_plane},
     manifests,
     operator::Operator,
     proxy::Proxy,

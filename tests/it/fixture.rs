@@ -12,7 +12,7 @@
 use std::{
     cell::{Cell, RefCell},
     collections::HashSet,
-    env, fs, io,
+    fs, io,
     ops::Deref,
     pin::Pin,
     rc::Rc,
@@ -30,7 +30,7 @@ use listwatch::{
 };
 use listwatch_apiserver::{ApiServer, Options, Rule};
 use listwatch_control_plane::{
-    ADMIN_TOKEN, ControlPlane, Http, STARTED, eventually, has_assets, saw, unique,
+    ADMIN_TOKEN, ControlPlane, Http, STARTED, eventually, has_assets, has_only_real, saw, unique,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -192,11 +192,6 @@ pub fn on_paused_clock<T>(script: impl Future<Output = T>) -> T {
     let mut builder = runtime::Builder::new_current_thread();
     let runtime = builder.enable_all().start_paused(true).build().unwrap();
     LocalSet::new().block_on(&runtime, script)
-}
-
-/// Whether CI runs the scripts on the real servers alone. It has run them on the embedded server before.
-pub fn has_only_real() -> bool {
-    env::var_os("LISTWATCH_ONLY_REAL").is_some()
 }
 
 /// Brings requests to an embedded server without a connection.

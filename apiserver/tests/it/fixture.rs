@@ -6,7 +6,9 @@
 use std::{io::Write as _, thread};
 
 use listwatch_apiserver::{ApiServer, ExecRule, Options};
-use listwatch_control_plane::{ADMIN_TOKEN, ControlPlane, Http, eventually, has_assets, saw, unique};
+use listwatch_control_plane::{
+    ADMIN_TOKEN, ControlPlane, Http, eventually, has_assets, has_only_real, saw, unique,
+};
 use reqwest::{Certificate, Method, header};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -79,6 +81,13 @@ pub fn my_webservers() -> Value {
 
 /// Runs a script on these kinds of server at the same time.
 pub async fn on(kinds: &[Kind], script: impl AsyncFn(&Fixture) + Copy + 'static) {
+    let kinds: Vec<_> =
+        kinds.iter().copied().filter(|kind| *kind == Kind::Real || !has_only_real()).collect();
+    on_all(&kinds, script).await;
+}
+
+/// The same, on the embedded server in each run.
+pub async fn on_all(kinds: &[Kind], script: impl AsyncFn(&Fixture) + Copy + 'static) {
     let (local, mut scripts) = (LocalSet::new(), JoinSet::new());
     for &kind in kinds.iter().filter(|kind| **kind != Kind::Real || has_assets()) {
         scripts.spawn_local_on(async move { script(&Fixture::start(kind).await).await }, &local);

@@ -19,7 +19,7 @@ use tokio::{
     process::Command,
 };
 
-use crate::fixture::{Fixture, Kind, on};
+use crate::fixture::{Fixture, Kind, on_all};
 
 /// A directory with a kubeconfig and manifests, in which kubectl runs against a fixture.
 struct Terminal<'a> {
@@ -61,14 +61,12 @@ static KUBECTLS: LazyLock<Vec<Kubectl>> = LazyLock::new(|| {
 
 /// Runs a script with each kubectl, in fixtures of these kinds.
 async fn with_each_kubectl(kinds: &[Kind], script: impl AsyncFn(&Terminal) + Copy + 'static) {
-    if KUBECTLS.is_empty() {
-        // Prints that KUBEBUILDER_ASSETS is not set.
-        has_assets();
-    }
+    // Prints that KUBEBUILDER_ASSETS, which has the current kubectl, is not set.
+    has_assets();
     for kubectl in KUBECTLS.iter() {
         let runs_on = |kind: &Kind| kubectl.servers == Servers::All || *kind != Kind::Real;
         let kinds: Vec<_> = kinds.iter().copied().filter(runs_on).collect();
-        on(&kinds, async move |fixture| script(&Terminal::open(fixture, kubectl)).await).await;
+        on_all(&kinds, async move |fixture| script(&Terminal::open(fixture, kubectl)).await).await;
     }
 }
 
