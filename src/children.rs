@@ -27,6 +27,7 @@ mod once;
 pub(crate) mod outcome;
 pub(crate) mod pods;
 pub(crate) mod refusal;
+mod refused_writes;
 mod reconcile;
 mod report;
 pub(crate) mod reported;
@@ -56,6 +57,7 @@ pub use outcome::{Child, Outcome, Stage, UNSEEN_RECHECK, Write};
 pub use pods::{PodsOf, Trouble};
 pub use reconcile::Reconcile;
 pub use refusal::Refusal;
+use refused_writes::RefusedWrites;
 pub use reported::{Conditions, ObservedState, Reported};
 pub(crate) use reporter::Reporter;
 use reset::reset;
@@ -73,6 +75,8 @@ pub struct Children<K> {
     watch: Watch<K>,
     /// The corrections that another writer keeps reverting.
     corrections: CorrectionBackoff,
+    /// The writes that the API server has refused.
+    refused: Arc<RefusedWrites>,
     /// The fields that admission changes in our writes.
     mutations: Arc<Mutations>,
     /// The children of each owner.
@@ -100,6 +104,7 @@ impl<K: Resource + Serialize> Children<K> {
             cluster: cluster.clone(),
             watch: watch.clone(),
             corrections: CorrectionBackoff::default(),
+            refused: Arc::default(),
             by_owner: Arc::new(ByOwner::new(cluster, watch, &mutations)),
             mutations,
             new_in_selector: None,
@@ -141,6 +146,11 @@ impl<K: Resource + Serialize> Children<K> {
         Outcome { child, write, mutations: self.mutations(owner, &desired.key()) }
     }
 
+    /// The reporter says when the refused writes of these children are tried again.
+    pub(crate) fn reported_by(self, reporter: &Reporter) -> Children<K> {
+        Children { refused: Arc::clone(&reporter.refused), ..self }
+    }
+
     /// These children, for the deletion of their owner.
     pub(crate) fn of_owner(&self) -> Arc<dyn OfOwner> {
         Arc::clone(&self.by_owner) as _
@@ -168,7 +178,14 @@ impl<K: Resource + Serialize> Children<K> {
         match self.ownership(owner, live.metadata()) {
             Ownership::Ours => self.correct(owner, desired, live, stage).await,
             Ownership::Namesake => self.replace_namesakes(owner, live.metadata()).await,
-            Ownership::Foreign => self.adopt(owner, desired, live, stage).await,
+            Ownership::Foreign => {
+                let write = correction(owner, &live.key(), "adopt");
+                if let Some(waits) = self.refused.waits(owner, &write, None) {
+                    return waits;
+                }
+                let adopted = self.adopt(owner, desired, live, stage).await;
+                self.refused.ended(owner, write, adopted)
+            }
         }
     }
 
@@ -201,11 +218,16 @@ impl<K: Resource + Serialize> Children<K> {
         live: &ObjectMeta,
     ) -> (Child<K>, Option<Write>) {
         // Only one of the two owners can exist: usually ours, but after a restored backup it may be the other.
-        match is_wanted(&self.cluster, owner).await {
+        let write = correction(owner, &live.key(), "replace");
+        if let Some(waits) = self.refused.waits(owner, &write, None) {
+            return waits;
+        }
+        let replaced = match is_wanted(&self.cluster, owner).await {
             Ok(true) => self.replace(live, None).await,
             Ok(false) => (Child::OwnerGone, None),
             Err(error) => Child::failed(error, None),
-        }
+        };
+        self.refused.ended(owner, write, replaced)
     }
 
     fn ownership<O: Resource>(&self, owner: &O, live: &ObjectMeta) -> Ownership {
@@ -217,8 +239,7 @@ impl<K: Resource + Serialize> Children<K> {
         }
     }
 
-    /// Corrects a child, in three steps: finds what differs, patches it unless another client keeps undoing the same correction, and
-    /// compares the answer.
+    /// Corrects a child.
     async fn correct<O: Resource>(
         &self,
         owner: &O,
@@ -230,6 +251,27 @@ impl<K: Resource + Serialize> Children<K> {
             return (Child::Awaited(Some(live)), None);
         }
         let operations = self.differences::<O>(&live, desired);
+        if operations.is_empty() {
+            return self.correct_by(owner, desired, live, operations, stage).await;
+        }
+        let write = correction(owner, &live.key(), &describe(&*live, operations.iter().map(path)));
+        if let Some(waits) = self.refused.waits(owner, &write, Some(&live)) {
+            return waits;
+        }
+        let corrected = self.correct_by(owner, desired, live, operations, stage).await;
+        self.refused.ended(owner, write, corrected)
+    }
+
+    /// Corrects a child, in three steps: finds what differs, patches it unless another client keeps undoing the same correction, and
+    /// compares the answer.
+    async fn correct_by<O: Resource>(
+        &self,
+        owner: &O,
+        desired: &K,
+        live: Arc<K>,
+        operations: Vec<Value>,
+        stage: Stage,
+    ) -> (Child<K>, Option<Write>) {
         let mut differences = match self.ours(owner, desired, &live, &operations).await {
             Ok(differences) => differences,
             Err(error) => return Child::failed(error, Some(live)),

@@ -65,6 +65,7 @@
 //! controller/workers.rs      when the key is reconciled again after a reconcile, and what the log says of a failure
 //! controller/deletions.rs    the cleanup after a deleted object; children/by_owner.rs deletes its children
 //! correction_backoff.rs      pauses corrections of a field that another writer keeps changing
+//! children/refused_writes.rs puts off the writes that the API server has refused, and no others
 //! children/outcome.rs        Child: kept, awaited, not ours, failed, or without an owner
 //! children/admission.rs      notices what admission changes
 //! children/report.rs         finish() writes the status and an Event

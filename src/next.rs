@@ -55,8 +55,8 @@ impl ReconcileError {
         ReconcileError { source: error.into(), retry: Retry::After(pause) }
     }
 
-    /// An error of a reconcile that wrote nothing, so that its writes cannot cause the next attempt. The object is tried again after this
-    /// time, or when it or a child of it changes.
+    /// An error of a reconcile whose next attempt does not repeat what failed, unless this time is over. The object is tried again then, or
+    /// when it or a child of it changes.
     pub(crate) fn recheck(pause: Duration, error: impl Into<Box<dyn Error + Send + Sync>>) -> ReconcileError {
         ReconcileError { source: error.into(), retry: Retry::Recheck(pause) }
     }

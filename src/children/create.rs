@@ -24,10 +24,13 @@ impl<K: Resource + Serialize> Children<K> {
                 return added;
             }
         }
+        let key = desired.key();
+        if let Some(waits) = self.refused.waits(owner, &creation(owner, desired), None) {
+            return waits;
+        }
         // The watch may miss an object of that name: it has a label selector. So a GET comes first, because a create counts
         // against a ResourceQuota even if it fails. The owner may be gone, too; then the garbage collector would delete each
         // new child, and we would create it again.
-        let key = desired.key();
         match tokio::join!(self.cluster.get_live::<K>(&key), is_wanted(&self.cluster, owner)) {
             (_, Ok(false)) => (Child::OwnerGone, None),
             (Ok(live), Ok(true)) => self.update(owner, desired, live, stage).await,
@@ -42,8 +45,22 @@ impl<K: Resource + Serialize> Children<K> {
         desired: &K,
         stage: Stage,
     ) -> (Child<K>, Option<Write>) {
-        let child = format!("{} {}", K::KIND, desired.metadata().name);
-        let correction = correction(owner, &desired.key(), &child);
+        let creation = creation(owner, desired);
+        if let Some(waits) = self.refused.waits(owner, &creation, None) {
+            return waits;
+        }
+        let created = self.create_by(owner, desired, stage, creation.clone()).await;
+        self.refused.ended(owner, creation, created)
+    }
+
+    async fn create_by<O: Resource>(
+        &self,
+        owner: &O,
+        desired: &K,
+        stage: Stage,
+        correction: String,
+    ) -> (Child<K>, Option<Write>) {
+        let child = describe_new(desired);
         if self.corrections.must_wait(&correction) {
             let error = Error::new("keep", child, "another client keeps deleting it; backing off");
             return Child::failed(error, None);
@@ -69,6 +86,16 @@ impl<K: Resource + Serialize> Children<K> {
             Err(error) => (Child::Failed { error, live: Some(created) }, Some(write)),
         }
     }
+}
+
+/// `Deployment mws-web`
+fn describe_new<K: Resource>(desired: &K) -> String {
+    format!("{} {}", K::KIND, desired.metadata().name)
+}
+
+/// The text that identifies the creation of a child.
+fn creation<O: Resource, K: Resource>(owner: &O, desired: &K) -> String {
+    correction(owner, &desired.key(), &describe_new(desired))
 }
 
 /// Asks the API server whether the object with this uid still exists, and whether its deletion has begun without our knowledge: an

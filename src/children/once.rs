@@ -6,9 +6,8 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{Child, Outcome, Stage, Write, create::is_wanted, describe, path};
+use super::{Child, Stage, Write, create::is_wanted, describe, path};
 use crate::{
-    client::Error,
     cluster::Cluster,
     resource::{Key, Meta, Resource},
 };
@@ -22,29 +21,29 @@ pub(super) async fn created<O: Resource, K: Resource + Serialize>(
     key: &Key,
     stage: Stage,
     desired: impl FnOnce() -> K,
-) -> Outcome<Meta<K>> {
+) -> (Child<Meta<K>>, Option<Write>) {
     if let Some(live) = seen {
-        return kept(live, None);
+        return (Child::Kept(live), None);
     }
     // A watch may miss it: another writer gives it no label of ours, and our own label can be removed.
     match cluster.get_live::<Meta<K>>(key).await {
-        Ok(live) => return kept(live, None),
+        Ok(live) => return (Child::Kept(live), None),
         Err(error) if error.is_not_found() => {}
-        Err(error) => return failed(error, None),
+        Err(error) => return Child::failed(error, None),
     }
     if stage != Stage::New {
         match is_wanted(cluster, owner).await {
             Ok(true) => {}
-            Ok(false) => return Outcome { child: Child::OwnerGone, write: None, mutations: Vec::new() },
-            Err(error) => return failed(error, None),
+            Ok(false) => return (Child::OwnerGone, None),
+            Err(error) => return Child::failed(error, None),
         }
     }
     match cluster.create(&desired()).await {
         Ok(created) => {
             let write = Write::Created(format!("{} {}", K::KIND, key.name));
-            kept(Arc::new(Meta::of(&*created)), Some(write))
+            (Child::Kept(Arc::new(Meta::of(&*created))), Some(write))
         }
-        Err(error) => failed(error, None),
+        Err(error) => Child::failed(error, None),
     }
 }
 
@@ -53,21 +52,13 @@ pub(super) async fn patched<K: Resource>(
     cluster: &Cluster,
     live: Arc<K>,
     operations: Vec<Value>,
-) -> Outcome<K> {
+) -> (Child<K>, Option<Write>) {
     if operations.is_empty() {
-        return kept(live, None);
+        return (Child::Kept(live), None);
     }
     let change = describe(&*live, operations.iter().map(path));
     match cluster.patch(&*live, operations).await {
-        Ok(patched) => kept(patched, Some(Write::Updated(change))),
-        Err(error) => failed(error, Some(live)),
+        Ok(patched) => (Child::Kept(patched), Some(Write::Updated(change))),
+        Err(error) => Child::failed(error, Some(live)),
     }
-}
-
-fn kept<K>(live: Arc<K>, write: Option<Write>) -> Outcome<K> {
-    Outcome { child: Child::Kept(live), write, mutations: Vec::new() }
-}
-
-fn failed<K>(error: Error, live: Option<Arc<K>>) -> Outcome<K> {
-    Outcome { child: Child::Failed { error, live }, write: None, mutations: Vec::new() }
 }

@@ -95,6 +95,12 @@ pub enum Write {
     Restored(String),
 }
 
+impl<K> From<(Child<K>, Option<Write>)> for Outcome<K> {
+    fn from((child, write): (Child<K>, Option<Write>)) -> Outcome<K> {
+        Outcome { child, write, mutations: Vec::new() }
+    }
+}
+
 impl<K> Child<K> {
     /// The present state of the child, if it is known and ours.
     pub fn live(&self) -> Option<&K> {

@@ -21,15 +21,15 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{
-    Child, Children, Outcome, Stage, UNSEEN_RECHECK, once, outcome::Outcomes, refusal::Refusal,
-    reported::Reported, reporter::Reporter,
+    Child, Children, Outcome, Stage, UNSEEN_RECHECK, correction, describe, once, outcome::Outcomes, path,
+    refusal::Refusal, refused_writes::RefusedWrites, reported::Reported, reporter::Reporter,
 };
 use crate::{
     client::Error,
     cluster::EventType,
     locked,
     next::{Next, ReconcileError},
-    resource::{Key, Meta, Resource},
+    resource::{Key, Meta, Resource, Uid},
 };
 
 /// An object to reconcile, and what becomes of its children. It derefs to the object.
@@ -57,7 +57,11 @@ struct Noted {
 }
 
 /// The outcomes of a reconcile, for the controller.
-pub(crate) struct Unreported(Arc<Mutex<Noted>>);
+pub(crate) struct Unreported {
+    refused: Arc<RefusedWrites>,
+    owner: Uid,
+    noted: Arc<Mutex<Noted>>,
+}
 
 impl<K> Deref for Reconcile<K> {
     type Target = K;
@@ -74,7 +78,8 @@ impl<K: Resource> Reconcile<K> {
     }
 
     pub(crate) fn unreported(&self) -> Unreported {
-        Unreported(Arc::clone(&self.noted))
+        let (refused, noted) = (Arc::clone(&self.reporter.refused), Arc::clone(&self.noted));
+        Unreported { refused, owner: self.object.metadata().uid.clone(), noted }
     }
 
     /// The object, to share it.
@@ -125,8 +130,15 @@ impl<K: Resource> Reconcile<K> {
         key: &Key,
         desired: impl FnOnce() -> C + Send,
     ) -> impl Future<Output = Child<Meta<C>>> + Send {
-        let (cluster, owner) = (&self.reporter.cluster, &*self.object);
-        self.noting(once::created(cluster, seen, owner, key, self.stage, desired))
+        let (Reporter { cluster, refused, .. }, owner) = (&*self.reporter, &*self.object);
+        self.noting(async move {
+            let write = correction(owner, key, &format!("{} {}", C::KIND, key.name));
+            if let Some(waits) = refused.waits(owner, &write, None) {
+                return waits.into();
+            }
+            let created = once::created(cluster, seen, owner, key, self.stage, desired).await;
+            refused.ended(owner, write, created).into()
+        })
     }
 
     /// Changes some fields of an object that outlives its owner, if there are any operations.
@@ -135,16 +147,33 @@ impl<K: Resource> Reconcile<K> {
         live: Arc<C>,
         operations: Vec<Value>,
     ) -> impl Future<Output = Child<C>> + Send {
-        self.noting(once::patched(&self.reporter.cluster, live, operations))
+        let (Reporter { cluster, refused, .. }, owner) = (&*self.reporter, &*self.object);
+        self.noting(async move {
+            let write = correction(owner, &live.key(), &describe(&*live, operations.iter().map(path)));
+            if let Some(waits) = refused.waits(owner, &write, Some(&live)) {
+                return waits.into();
+            }
+            let patched = once::patched(cluster, live, operations).await;
+            refused.ended(owner, write, patched).into()
+        })
     }
 
     /// Deletes a child that the spec no longer has.
-    pub async fn discard<C: Resource + Serialize>(
-        &self,
-        children: &Children<C>,
-        key: &Key,
-    ) -> Result<(), Error> {
-        children.discard(&*self.object, key, self.stage).await
+    pub async fn discard<C: Resource + Serialize>(&self, children: &Children<C>, key: &Key) {
+        let turn = locked(&self.noted).next_turn();
+        let (refused, owner) = (&self.reporter.refused, &self.metadata().uid);
+        let write = correction(&*self.object, key, &format!("delete {} {}", C::KIND, key.name));
+        let failure = match refused.pending(owner, &write) {
+            Some(error) => Some(error),
+            None => children.discard(&*self.object, key, self.stage).await.err().inspect(|error| {
+                refused.failed(owner, write, error);
+            }),
+        };
+        if let Some(error) = failure {
+            let mut outcomes = Outcomes::default();
+            outcomes.add::<K, C>(&Child::Failed { error, live: None });
+            locked(&self.noted).new.insert(turn, outcomes);
+        }
     }
 
     /// Records an Event about the object.
@@ -206,8 +235,7 @@ impl<K: Reported> Reconcile<K> {
         if is_put_off {
             return Err(ReconcileError::ended(Next::After(Duration::ZERO)));
         }
-        let mut errors = noted.outcomes.errors.iter();
-        match errors.find(|error| Refusal::of(error).is_none()) {
+        match most_urgent(&noted.outcomes.errors).filter(|error| Refusal::of(error).is_none()) {
             Some(error) => Err(error.clone().into()),
             None => Ok(()),
         }
@@ -253,11 +281,11 @@ impl Unreported {
         sooner: impl FnOnce(T, Next) -> T,
     ) -> Result<T, ReconcileError> {
         let value = result?;
-        let mut noted = locked(&self.0);
+        let mut noted = locked(&self.noted);
         let next = noted.next.unwrap_or(Next::OnChange);
         let Outcomes { errors, not_ours, is_awaited, .. } = noted.collect();
-        if let Some(error) = errors.first() {
-            return Err(error.clone().into());
+        if let Some(error) = most_urgent(errors) {
+            return Err(self.refused.failure(&self.owner, error.clone()));
         }
         if let Some(message) = not_ours {
             return Err(ReconcileError::recheck(UNSEEN_RECHECK, message.clone()));
@@ -265,6 +293,11 @@ impl Unreported {
         let next = if *is_awaited { next.or_sooner(Next::After(UNSEEN_RECHECK)) } else { next };
         Ok(sooner(value, next))
     }
+}
+
+/// An error that goes away with a retry, or else the first one.
+fn most_urgent(errors: &[Error]) -> Option<&Error> {
+    errors.iter().find(|error| Refusal::of(error).is_none()).or(errors.first())
 }
 
 #[cfg(test)]
@@ -276,7 +309,8 @@ mod tests {
     fn an_object_is_reconciled_again_when_its_report_says_so_or_sooner() {
         let minute = Next::After(Duration::from_secs(60));
         let noted = Noted { next: Some(minute), ..Noted::default() };
-        let unreported = Unreported(Arc::new(Mutex::new(noted)));
+        let (refused, owner) = (Arc::default(), Uid::default());
+        let unreported = Unreported { refused, owner, noted: Arc::new(Mutex::new(noted)) };
         for (returned, expected) in [
             (Next::OnChange, minute),
             (Next::After(Duration::from_secs(3600)), minute),

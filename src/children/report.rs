@@ -89,7 +89,7 @@ impl<O: Reported> Reconcile<O> {
                 let note = format!("{}: {}", refusal.reason(), refusal.message(&error));
                 self.event(EventType::Warning, "Failed", note);
             }
-            return Err(error.into());
+            return Err(reporter.refused.failure(uid, error));
         }
         let is_written = written?;
         if let Some(problem) = outcomes.not_ours {
@@ -117,15 +117,24 @@ impl<O: Reported> Reconcile<O> {
         }
         let mut patch = serde_json::to_value(status)?;
         remove_missing(&serde_json::to_value(before)?, &mut patch);
-        let written = self.reporter.cluster.patch_status(owner, patch).await;
-        if written.as_ref().is_err_and(Error::is_not_found)
-            && is_wanted(&self.reporter.cluster, owner).await?
-        {
+        let (Reporter { cluster, refused, .. }, metadata) = (&*self.reporter, owner.metadata());
+        let write = format!("status of generation {}", metadata.generation);
+        if let Some(error) = refused.pending(&metadata.uid, &write) {
+            return Err(refused.failure(&metadata.uid, error));
+        }
+        let written = cluster.patch_status(owner, patch).await;
+        if written.as_ref().is_err_and(Error::is_not_found) && is_wanted(cluster, owner).await? {
             return Err(
                 "the CRD has no status subresource: add `subresources: {status: {}}` to its version".into()
             );
         }
-        written?;
+        match written {
+            Ok(_) => refused.accepted(&metadata.uid, &write),
+            Err(error) => {
+                refused.failed(&metadata.uid, write, &error);
+                return Err(refused.failure(&metadata.uid, error));
+            }
+        }
         let (before, after) = (O::observed(before).1, O::observed(status).1);
         let find = conditions::find;
         let is_ready = |all| find(all, "Ready").is_some_and(|ready| ready.status == "True");

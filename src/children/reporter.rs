@@ -1,12 +1,17 @@
 //! What the reports of one operator share, whatever the object: the Events, and what it remembers of objects that are not as desired.
 
-use std::{collections::HashSet, sync::Mutex, time::Duration};
+use std::{
+    collections::HashSet,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use tracing::info;
 
 use super::{
     LOG, UNSEEN_RECHECK, Write,
     pods::Looks,
+    refused_writes::RefusedWrites,
     reported::{Reported, Unreadable},
 };
 use crate::{
@@ -29,12 +34,14 @@ pub(crate) struct Reporter {
     pub(super) unreported: Mutex<HashSet<Uid>>,
     /// Objects whose child has the name of an object of another owner.
     conflicting: Mutex<HashSet<Uid>>,
+    /// The writes that the API server has refused, of the children and of the status.
+    pub(super) refused: Arc<RefusedWrites>,
 }
 
 impl Reporter {
     pub(crate) fn new(cluster: &Cluster, events: Option<Events>) -> Reporter {
-        let (unreported, conflicting) = Default::default();
-        Reporter { cluster: cluster.clone(), events, pods: Looks::default(), unreported, conflicting }
+        let (pods, unreported, conflicting, refused) = Default::default();
+        Reporter { cluster: cluster.clone(), events, pods, unreported, conflicting, refused }
     }
 
     /// Whether this operator records Events.
@@ -86,6 +93,7 @@ impl Reporter {
         locked(&self.unreported).remove(owner);
         self.forget_conflict(owner);
         self.pods.forget(owner);
+        self.refused.forget(owner);
     }
 
     /// Reports an object that does not decode as `InvalidSpec`. The earlier report on its children stays.

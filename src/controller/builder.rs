@@ -145,7 +145,7 @@ impl<K: Resource> Builder<K> {
     /// [`Builder::children`] in a watch of your own.
     #[must_use]
     pub fn children_in<C: Resource + Serialize>(&mut self, watch: &Watch<C>) -> Children<C> {
-        let children = Children::new(&self.shared.cluster, watch);
+        let children = Children::new(&self.shared.cluster, watch).reported_by(&self.shared.reporter);
         let reason = "Never called. The ownerReferences of the children have blockOwnerDeletion. The admission plugin \
                       OwnerReferencesPermissionEnforcement (enabled in OpenShift) allows that only with this permission.";
         self.declares_part("finalizers", &[Verb::Update], reason);

@@ -106,6 +106,10 @@ impl Workers {
             self.problems.remove(&key);
             return;
         };
+        let pause = match error.retry() {
+            Retry::Recheck(pause) => Some(pause),
+            Retry::Backoff | Retry::After(_) | Retry::OnChange | Retry::Ended(_) => pause,
+        };
         let retry_ms = pause.map(|pause| u64::try_from(pause.as_millis()).unwrap_or(u64::MAX));
         let problem = error.to_string();
         queue.explain(&key, &problem);

@@ -300,7 +300,7 @@ impl Databases {
         children: &DatabaseChildren,
         had_data: bool,
         is_lost: bool,
-    ) -> Result<KeptChildren, Error> {
+    ) -> KeptChildren {
         let name = &database.metadata.name;
         let replication = format!("{name}-replication");
         // That the primary has data changes its scripts, and is not drift.
@@ -320,7 +320,7 @@ impl Databases {
             self.keep_backup(database, children.backup.as_ref()),
         );
         let (.., (restore, set), (), cron_job) = kept;
-        Ok(KeptChildren { set, restore, cron_job: cron_job? })
+        KeptChildren { set, restore, cron_job }
     }
 
     /// Makes the claims as large as the Database wants them.
@@ -331,7 +331,10 @@ impl Databases {
                 continue;
             }
             let mut changes = changes_of_owner(database, &claim.metadata, DatabaseDeletionPolicy::Retain);
-            changes.extend(growth(database, &claim));
+            if changes.is_empty() {
+                // Alone: if it is refused, that keeps no owner.
+                changes.extend(growth(database, &claim));
+            }
             database.patch_once(claim, changes).await;
         }
     }
@@ -350,17 +353,18 @@ impl Databases {
         &self,
         database: &Reconcile<Database>,
         desired: Option<&CronJob>,
-    ) -> Result<Option<Child<CronJob>>, Error> {
+    ) -> Option<Child<CronJob>> {
         let Some(desired) = desired else {
             let key = Key { name: format_smolstr!("{}-backup", database.metadata.name), ..database.key() };
-            return database.discard(&self.cron_jobs, &key).await.map(|()| None);
+            database.discard(&self.cron_jobs, &key).await;
+            return None;
         };
         let name = format!("{}-backups", database.metadata.name);
         let ((), cron_job) = tokio::join!(
             self.keep_claim(database, &name, backup_labels(database)),
             database.keep(&self.cron_jobs, desired),
         );
-        Ok(Some(cron_job))
+        Some(cron_job)
     }
 
     /// Keeps the StatefulSet. Before there is one, keeps the Job that restores a backup, if one is to be restored.
@@ -624,7 +628,7 @@ impl Operator for Databases {
         let primary = self.primary(&database);
         let had_data = primary.is_some() && database.status.primary_claim.is_empty();
         let children = self.children(&database, &version, had_data);
-        let kept = self.keep(&database, &children, had_data, lost.is_some()).await?;
+        let kept = self.keep(&database, &children, had_data, lost.is_some()).await;
         database.check()?;
         let (trouble, next) = self.trouble(&database, &children, &kept).await;
         let mut state = ObservedState { next, ..self.state(&database, kept.set.as_ref(), trouble) };

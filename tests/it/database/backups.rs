@@ -64,6 +64,27 @@ async fn a_backup_gets_a_cron_job_and_a_claim_that_stays() {
     .await;
 }
 
+/// A refused deletion of the CronJob ended each reconcile before its report, and put off what else was to be repaired.
+#[tokio::test]
+async fn a_cron_job_that_cannot_be_deleted_is_a_condition_and_delays_nothing_else() {
+    on_each_of(&[Kind::InProcess], async |fixture| {
+        let _running = start(fixture);
+        let backup = json!({"schedule": "0 3 * * *"});
+        fixture.create("databases", &database(json!({"size": 1, "version": "15", "backup": backup}))).await;
+        let with_backup = [FINALIZER, "POST persistentvolumeclaims 201", "POST cronjobs 201"];
+        wrote(fixture, &[&CREATED[..], &with_backup].concat()).await;
+        fixture.may_be_forbidden.set(true);
+        let refused = Fault::Answer { status: 403, body: "{}".to_owned(), retry_after_secs: Some(60) };
+        fixture.embedded().fault(refused.on("DELETE", "/cronjobs/db-backup"));
+        fixture.patch("databases/db", json!({"spec": {"backup": null}})).await;
+        until_stalled(fixture, "Forbidden", "db-backup").await;
+        fixture.transcript().await;
+        fixture.delete("services/db").await;
+        wrote(fixture, &["POST services 201"]).await;
+    })
+    .await;
+}
+
 /// A user could set it in the CronJob alone, and lost it if the CronJob was created again.
 #[tokio::test]
 async fn the_time_zone_of_the_backups_is_that_of_the_spec_or_else_that_of_a_user() {

@@ -195,8 +195,9 @@ async fn nothing_that_holds_data_is_ever_deleted() {
     .await;
 }
 
+/// While the refused write was tried again, a deleted Service came back after up to a minute.
 #[tokio::test]
-async fn a_claim_that_cannot_grow_is_a_condition() {
+async fn a_claim_that_cannot_grow_is_a_condition_and_delays_nothing_else() {
     on_both(async |fixture| {
         let _running = start(fixture);
         fixture.create("databases", &database(json!({"size": 1, "version": "15"}))).await;
@@ -217,6 +218,17 @@ async fn a_claim_that_cannot_grow_is_a_condition() {
             let bound = json!({"status": {"phase": "Bound"}});
             fixture.patch("persistentvolumeclaims/data-db-0/status", bound).await;
             wrote(fixture, &["PATCH persistentvolumeclaims/data-db-0 200"]).await;
+            fixture.may_be_forbidden.set(true);
+            let refused = Fault::Answer { status: 403, body: "{}".to_owned(), retry_after_secs: Some(60) };
+            fixture.embedded().fault(refused.on("PATCH", "/persistentvolumeclaims/data-db-0"));
+            fixture.patch("databases/db", json!({"spec": {"storage": "3Gi"}})).await;
+            let refused = "PATCH persistentvolumeclaims/data-db-0 403";
+            wrote(fixture, &["PATCH configmaps/db-scripts 200", refused, STATUS]).await;
+            fixture.delete("services/db").await;
+            wrote(fixture, &["POST services 201"]).await;
+            // A new spec is tried at once.
+            fixture.patch("databases/db", json!({"spec": {"storage": "4Gi"}})).await;
+            wrote(fixture, &["PATCH configmaps/db-scripts 200", refused, STATUS]).await;
             return;
         }
         // No StorageClass allows it here.
@@ -229,6 +241,15 @@ async fn a_claim_that_cannot_grow_is_a_condition() {
         let database = fixture.until("databases/db", refused).await;
         let ready = condition(&database, "Ready").unwrap();
         assert!(ready["message"].as_str().unwrap().contains("data-db-0"), "{ready}");
+        fixture.delete("services/db").await;
+        fixture.until("services/db", |_| true).await;
+        // The size that a claim cannot have does not keep an owner with which it would be deleted.
+        let owner =
+            json!({"apiVersion": "app.example.com/v1", "kind": "Database", "name": "db", "uid": "earlier"});
+        let owned = json!({"metadata": {"ownerReferences": [owner]}});
+        fixture.patch("persistentvolumeclaims/data-db-0", owned).await;
+        let has_no_owner = |claim: &Value| claim["metadata"]["ownerReferences"].is_null();
+        fixture.until("persistentvolumeclaims/data-db-0", has_no_owner).await;
     })
     .await;
 }
