@@ -39,12 +39,14 @@ use crate::{
     },
     runtime::Setup,
 };
-use data::{Claim, changes_of_owner, claim, claim_name, growth, has_labels, is_of_instance, secret};
+use data::{
+    Claim, Instance, changes_of_owner, claim, claim_name, growth, has_labels, is_of_instance, secret,
+};
 pub use desired::{CRON_JOB_OWNED, DatabaseChildren, JOB_OWNED, SET_OWNED, desired};
 use desired::{backup_labels, labels};
 use schedule::longest_pause;
 pub use types::{Database, DatabaseSpec, DatabaseStatus};
-use types::{DatabaseDeletionPolicy, RestoreSpec};
+use types::{DatabaseDeletionPolicy, RestoreSpec, SIZE_MAX};
 
 /// The name of the operator in labels and Events.
 const OPERATOR: &str = "database-operator";
@@ -102,7 +104,7 @@ pub struct Databases {
     secrets: Watch<Meta<Secret>>,
     /// The claims, by their Database.
     claims: Index<Claim, Key>,
-    pods: Watch<PodReadiness>,
+    pods: Watch<Instance>,
     flags: DatabaseFlags,
 }
 
@@ -117,7 +119,7 @@ const CLAIMS: &str = "To let claims grow, to give them an owner with deletionPol
 pub fn controller(setup: &Setup, flags: &DatabaseFlags) -> Controller<Databases> {
     let mut databases = setup.kind::<Database>(OPERATOR);
     let reason = "To report whether the primary is ready, and why Pods do not run.";
-    databases.needs::<PodReadiness>(&[Verb::List, Verb::Watch], reason);
+    databases.needs::<Instance>(&[Verb::List, Verb::Watch], reason);
     let operator = Databases {
         cluster: setup.cluster.clone(),
         sets: databases.children().selector_may_lack(MANAGED_BY).owning(SET_OWNED),
@@ -160,7 +162,12 @@ fn primary_claim(database: &Database) -> Key {
 
 /// The Pod of the primary.
 fn primary_key(database: &Database) -> Key {
-    Key { name: format_smolstr!("{}-0", database.metadata.name), ..database.key() }
+    instance_key(database, 0)
+}
+
+/// The Pod of an instance.
+fn instance_key(database: &Database, ordinal: i32) -> Key {
+    Key { name: format_smolstr!("{}-{ordinal}", database.metadata.name), ..database.key() }
 }
 
 /// The children that the report looks at.
@@ -243,20 +250,18 @@ impl Databases {
     async fn version(&self, database: &Database) -> Result<(SmolStr, Option<Verdict>), Error> {
         let (wanted, known) = (&database.spec.version, &*database.status.version);
         let live = self.live_set(database).await?;
-        let version_that_ran = |set| {
-            let version = version_of(set)?;
-            // An image that never ran says nothing about the data: the claims may have that of an earlier Database. Nor
-            // does one of another major version than the one that is known: another writer has set it.
-            let has_run = match known {
-                "" => set.status.ready_replicas > 0,
-                known => major(version) == major(known),
-            };
-            has_run.then_some(version)
-        };
-        let running = live.as_deref().and_then(version_that_ran).unwrap_or(known);
-        if running.is_empty() || major(running) == major(wanted) {
+        let image = live.as_deref().and_then(version_of).unwrap_or_default();
+        let instances = self.ready_instances(database);
+        let of_data = instances.iter().find_map(|instance| version_of_image(instance.image()));
+        // What accepts connections runs on the data. Otherwise, anybody may have set the image or the status: two of the three must agree.
+        let is_likely = |image: &&str| [wanted, known].into_iter().any(|other| major(other) == major(image));
+        let of_data = of_data.or_else(|| Some(image).filter(is_likely)).unwrap_or(known);
+        if of_data.is_empty() || major(of_data) == major(wanted) {
             return Ok((wanted.into(), None));
         }
+        // The runtime may report another tag of the same image.
+        let is_same = |version: &&str| major(version) == major(of_data);
+        let running = [image, known].into_iter().find(is_same).unwrap_or(of_data);
         let message = format_smolstr!(
             "version {running} runs, and {wanted} cannot read its data: set spec.version back to {running}. For {wanted}, \
              make a backup, and create another Database with spec.restoreFrom: see \"A new major version\" in docs/database.md"
@@ -442,7 +447,7 @@ impl Databases {
     async fn claim_of(
         &self,
         database: &Database,
-        primary: Option<Arc<PodReadiness>>,
+        primary: Option<Arc<Instance>>,
     ) -> Result<Option<ObjectMeta>, Error> {
         let Some(pod) = primary else { return Ok(None) };
         let is_known = !database.status.primary_claim.is_empty();
@@ -484,30 +489,34 @@ impl Databases {
         Ok(Some(Verdict::yes("DataLost", message)))
     }
 
-    /// The Pod of the primary, if it accepts connections. That of an earlier Database may still run.
-    fn primary(&self, database: &Database) -> Option<Arc<PodReadiness>> {
-        let set = self
-            .sets
-            .find(&database.key())
-            .filter(|set| set.metadata().is_controlled_by(&database.metadata))?;
-        let pod = self.pods.get(&primary_key(database))?;
-        (pod.is_ready() && pod.metadata.is_controlled_by(set.metadata())).then_some(pod)
+    /// The Pods that accept connections, the primary first. Those of an earlier Database may still run.
+    fn ready_instances(&self, database: &Database) -> Vec<Arc<Instance>> {
+        let set = self.sets.find(&database.key());
+        let Some(set) = set.filter(|set| set.metadata().is_controlled_by(&database.metadata)) else {
+            return Vec::new();
+        };
+        let pods = (0..SIZE_MAX).filter_map(|ordinal| self.pods.get(&instance_key(database, ordinal)));
+        pods.filter(|pod| pod.is_ready() && pod.metadata.is_controlled_by(set.metadata())).collect()
+    }
+
+    /// The Pod of the primary, if it accepts connections.
+    fn primary(&self, database: &Database) -> Option<Arc<Instance>> {
+        let (instances, key) = (self.ready_instances(database), primary_key(database));
+        instances.into_iter().next().filter(|pod| pod.key() == key)
     }
 
     /// The way out for an instance that is not ready and has an earlier template. The StatefulSet controller replaces the primary last, and
     /// first waits for the replicas, which wait for the primary. With the feature `MaxUnavailableStatefulSet`, it replaces no instance while
     /// one is not ready; with the strategy `OnDelete`, none at all.
     fn outdated(&self, database: &Database, set: &StatefulSet) -> Option<SmolStr> {
-        let is_outdated = |pod: &Arc<PodReadiness>| {
+        let is_outdated = |pod: &Arc<Instance>| {
             let revision = pod.metadata.labels.get("controller-revision-hash");
             revision.is_some_and(|revision| revision != set.status.update_revision)
                 && !pod.is_ready()
                 && !pod.metadata.is_terminating()
         };
-        let pod = (0..database.spec.size).find_map(|ordinal| {
-            let name = format_smolstr!("{}-{ordinal}", database.metadata.name);
-            self.pods.get(&Key { name, ..database.key() }).filter(is_outdated)
-        })?;
+        let mut instances = (0..database.spec.size).map(|ordinal| instance_key(database, ordinal));
+        let pod = instances.find_map(|key| self.pods.get(&key).filter(is_outdated))?;
         let name = &pod.metadata.name;
         Some(format_smolstr!("{name} keeps its earlier template until kubectl delete pod {name}"))
     }
@@ -667,7 +676,12 @@ fn status(
         primary: primary_key(database).name,
         primary_claim: claim.map_or_else(|| known.primary_claim.clone(), |claim| claim.uid.to_smolstr()),
         ready_instances: set.and_then(Child::live).map_or(0, |set| set.status.ready_replicas),
-        version: if is_complete { version } else { known.version.clone() },
+        version: match is_complete {
+            true => version,
+            // What another writer has set, the schema would take for the version that runs.
+            false if major(&known.version) != major(&version) => SmolStr::default(),
+            false => known.version.clone(),
+        },
         last_backup: last_backup.filter(|time| !time.is_empty()).unwrap_or(&known.last_backup).clone(),
         ..DatabaseStatus::default()
     }

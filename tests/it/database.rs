@@ -92,6 +92,27 @@ async fn until_stalled(fixture: &Fixture, reason: &str, words: &str) {
     fixture.until("databases/db", is_stalled).await;
 }
 
+/// The Pod of the primary, which accepts connections with this version of PostgreSQL.
+async fn create_primary(fixture: &Fixture, version: &str) {
+    let labels = json!({
+        "app.kubernetes.io/name": "postgresql", "app.kubernetes.io/instance": "db",
+        "app.kubernetes.io/managed-by": "database-operator",
+    });
+    let spec = json!({"containers": [{"name": "postgres", "image": "postgres"}]});
+    let set = fixture.get("statefulsets/db").await;
+    let owner = json!({
+        "apiVersion": "apps/v1", "kind": "StatefulSet", "name": "db", "uid": set["metadata"]["uid"], "controller": true,
+    });
+    let metadata = json!({"name": "db-0", "labels": labels, "ownerReferences": [owner]});
+    fixture.create("pods", &json!({"metadata": metadata, "spec": spec})).await;
+    let image = format!("docker.io/library/postgres:{version}");
+    let container =
+        json!({"name": "postgres", "image": image, "imageID": "", "ready": true, "restartCount": 0});
+    let ready = json!({"type": "Ready", "status": "True"});
+    let status = json!({"conditions": [ready], "containerStatuses": [container]});
+    fixture.patch("pods/db-0/status", json!({ "status": status })).await;
+}
+
 /// The claim that the StatefulSet controller would create.
 async fn create_claim(fixture: &Fixture, name: &str) {
     let labels = json!({
@@ -393,13 +414,58 @@ async fn an_older_major_version_before_the_first_status_is_a_condition() {
         wrote(fixture, &CREATED).await;
         drop(running);
         roll_out(fixture).await;
+        create_primary(fixture, "16.0").await;
         fixture.patch("databases/db", json!({"spec": {"version": "15.4"}})).await;
         let _running = start(fixture);
-        wrote(fixture, &[STATUS]).await;
+        wrote(fixture, &["PATCH configmaps/db-scripts 200", STATUS]).await;
         let reported = fixture.get("databases/db").await;
         assert_eq!(condition(&reported, "Stalled").unwrap()["reason"], "UnsupportedVersion");
         assert_eq!(reported["status"]["version"], "16.0");
         assert_eq!(image(fixture).await, "postgres:16.0");
+    })
+    .await;
+}
+
+/// The operator believed the status: it rolled out an image that cannot read the data, and told the user to set that version.
+#[tokio::test]
+async fn the_version_of_the_data_is_what_runs_whatever_the_status_says() {
+    on_both(async |fixture| {
+        let _running = start(fixture);
+        fixture.create("databases", &database(json!({"size": 1, "version": "15.4"}))).await;
+        wrote(fixture, &CREATED).await;
+        let forge = async |version: &str| {
+            fixture.patch("databases/db/status", json!({"status": {"version": version}})).await;
+            wrote(fixture, &[STATUS]).await;
+            assert_eq!(image(fixture).await, "postgres:15.4", "{version}");
+            fixture.get("databases/db").await
+        };
+        // No instance is ready, but the image is that of the spec. The schema would take 18 for the version that runs.
+        let reported = forge("18").await;
+        assert_eq!(reported["status"]["version"], "");
+        assert!(condition(&reported, "Stalled").is_none());
+        roll_out(fixture).await;
+        create_primary(fixture, "15.4").await;
+        let is_up = |database: &Value| {
+            is_ready(database) && condition(database, "Available").unwrap()["status"] == "True"
+        };
+        fixture.until("databases/db", is_up).await;
+        fixture.transcript().await;
+        for version in ["18", "16", "15.1", ""] {
+            assert_eq!(forge(version).await["status"]["version"], "15.4", "{version}");
+        }
+
+        // Neither does it follow a spec and an image that agree with a forged status.
+        fixture.patch("databases/db", json!({"spec": {"version": "16.1"}})).await;
+        wrote(fixture, &[STATUS]).await;
+        let reported = forge("16").await;
+        assert_eq!(condition(&reported, "Stalled").unwrap()["reason"], "UnsupportedVersion");
+        assert_eq!(reported["status"]["version"], "15.4");
+        let edited = json!([
+            {"op": "replace", "path": "/spec/template/spec/containers/0/image", "value": "postgres:16.1"},
+        ]);
+        fixture.edit("statefulsets/db", edited).await;
+        wrote(fixture, &["PATCH statefulsets/db 200", STATUS]).await;
+        assert_eq!(image(fixture).await, "postgres:15.4");
     })
     .await;
 }

@@ -10,13 +10,13 @@ use serde_json::{Value, json};
 use smol_str::{SmolStr, format_smolstr};
 
 use super::{
-    Database, MANAGED_BY, OPERATOR, PORT,
+    CONTAINER, Database, MANAGED_BY, OPERATOR, PORT,
     desired::{NOT_PRUNED, labels, volume},
     types::{DatabaseDeletionPolicy, SIZE_MAX, gib},
 };
 use crate::resource::{
     INSTANCE, Labels, ObjectMeta, OwnerReference,
-    kinds::{PersistentVolumeClaim, PersistentVolumeClaimStatus, Secret},
+    kinds::{PersistentVolumeClaim, PersistentVolumeClaimStatus, Pod, Secret},
     without_annotations,
 };
 
@@ -138,6 +138,51 @@ struct ClaimRequests {
 }
 
 crate::kind!(Claim: PersistentVolumeClaim);
+
+/// The Pod of an instance, with only whether it accepts connections, and what it runs.
+#[derive(Debug, Deserialize)]
+pub(super) struct Instance {
+    #[serde(deserialize_with = "without_annotations")]
+    pub(super) metadata: ObjectMeta,
+    #[serde(default)]
+    status: InstanceStatus,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct InstanceStatus {
+    conditions: Vec<InstanceCondition>,
+    container_statuses: Vec<InstanceContainer>,
+}
+
+#[derive(Debug, Deserialize)]
+struct InstanceCondition {
+    r#type: SmolStr,
+    status: SmolStr,
+}
+
+#[derive(Debug, Deserialize)]
+struct InstanceContainer {
+    name: SmolStr,
+    image: SmolStr,
+}
+
+crate::kind!(Instance: Pod);
+
+impl Instance {
+    /// Whether the Pod serves, and is not being deleted.
+    pub(super) fn is_ready(&self) -> bool {
+        let mut conditions = self.status.conditions.iter();
+        !self.metadata.is_terminating()
+            && conditions.any(|condition| condition.r#type == "Ready" && condition.status == "True")
+    }
+
+    /// The image that runs, as the kubelet reports it. In the spec of a Pod, anybody may set another one. Empty: none.
+    pub(super) fn image(&self) -> &str {
+        let mut containers = self.status.container_statuses.iter();
+        containers.find(|container| container.name == CONTAINER).map_or("", |container| &container.image)
+    }
+}
 
 /// The operation that lets a claim grow.
 pub(super) fn growth(database: &Database, claim: &Claim) -> Option<Value> {

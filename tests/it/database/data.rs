@@ -2,23 +2,6 @@
 
 use super::*;
 
-/// The Pod of the primary, which accepts connections.
-async fn create_primary(fixture: &Fixture) {
-    let labels = json!({
-        "app.kubernetes.io/name": "postgresql", "app.kubernetes.io/instance": "db",
-        "app.kubernetes.io/managed-by": "database-operator",
-    });
-    let spec = json!({"containers": [{"name": "postgres", "image": "postgres"}]});
-    let set = fixture.get("statefulsets/db").await;
-    let owner = json!({
-        "apiVersion": "apps/v1", "kind": "StatefulSet", "name": "db", "uid": set["metadata"]["uid"], "controller": true,
-    });
-    let metadata = json!({"name": "db-0", "labels": labels, "ownerReferences": [owner]});
-    fixture.create("pods", &json!({"metadata": metadata, "spec": spec})).await;
-    let ready = json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}});
-    fixture.patch("pods/db-0/status", ready).await;
-}
-
 #[tokio::test]
 async fn a_primary_whose_data_is_lost_does_not_begin_anew() {
     on_both(async |fixture| {
@@ -41,7 +24,7 @@ async fn a_primary_whose_data_is_lost_does_not_begin_anew() {
         // What the scripts read, as soon as there can be rows.
         let scripts = fixture.get("configmaps/db-scripts").await;
         assert!(scripts["data"]["had-data"].is_null(), "{scripts}");
-        create_primary(fixture).await;
+        create_primary(fixture, "15").await;
         fixture.until("configmaps/db-scripts", |scripts| scripts["data"]["had-data"] == "").await;
         let claim = fixture.get("persistentvolumeclaims/data-db-0").await;
         let uid = &claim["metadata"]["uid"];
@@ -60,7 +43,7 @@ async fn a_primary_whose_data_is_lost_does_not_begin_anew() {
         fixture.until("databases/db", |database| !is_lost(database)).await;
 
         // Its claim is replaced, and the operator does not know yet that its Pod is gone.
-        create_primary(fixture).await;
+        create_primary(fixture, "15").await;
         let created = |object: &Value| object["metadata"]["creationTimestamp"].as_str().unwrap().to_owned();
         let pod = fixture.get("pods/db-0").await;
         eventually("a claim that is newer than the Pod", async || {
@@ -103,7 +86,7 @@ async fn a_primary_whose_data_is_lost_does_not_begin_anew() {
 
         // A user replaces the claim of the primary, with its data.
         for _ in 0..2 {
-            create_primary(fixture).await;
+            create_primary(fixture, "15").await;
             let uid = fixture.get("persistentvolumeclaims/data-db-0").await["metadata"]["uid"].take();
             fixture.until("databases/db", |database| database["status"]["primaryClaim"] == uid).await;
             fixture.delete_with("pods/db-0", json!({"gracePeriodSeconds": 0})).await;
