@@ -278,6 +278,27 @@ async fn a_database_gets_its_children_once_and_they_stay_as_wanted() {
     .await;
 }
 
+/// `kubectl scale db/db --replicas=3` found no such subresource.
+#[tokio::test]
+async fn the_subresource_scale_has_the_instances() {
+    on_both(async |fixture| {
+        let _running = start(fixture);
+        fixture.create("databases", &database(json!({"size": 1, "version": "15"}))).await;
+        wrote(fixture, &CREATED).await;
+        fixture.patch("databases/db/scale", json!({"spec": {"replicas": 3}})).await;
+        wrote(fixture, &["PATCH configmaps/db-scripts 200", "PATCH statefulsets/db 200", STATUS]).await;
+        assert_eq!(fixture.get("statefulsets/db").await["spec"]["replicas"], 3);
+        roll_out(fixture).await;
+        fixture.until("databases/db", is_ready).await;
+        let scale = fixture.get("databases/db/scale").await;
+        assert_eq!((&scale["spec"]["replicas"], &scale["status"]), (&json!(3), &json!({"replicas": 3})));
+        let (path, none) = (fixture.path("databases/db/scale"), json!({"spec": {"replicas": 0}}));
+        let refused = fixture.send(http::Method::PATCH, &path, "application/merge-patch+json", &none).await;
+        assert_eq!(refused.unwrap_err().code(), Some(422));
+    })
+    .await;
+}
+
 /// The schema refuses what it can. A downgrade is one from the version that runs: what was never reached can be taken back.
 #[tokio::test]
 async fn the_schema_refuses_wrong_sizes_versions_and_less_storage() {

@@ -249,7 +249,10 @@ pub fn definition() -> Value {
         column("Version", "string", ".status.version"),
         wide("Primary", "string", ".status.primary"),
     ];
-    let version = crd::version::<Database>(Database::VERSION, &schema, &columns);
+    let mut version = crd::version::<Database>(Database::VERSION, &schema, &columns);
+    // Without a labelSelectorPath, no autoscaler accepts it: each new instance clones the primary, which does not relieve a busy one.
+    version["subresources"]["scale"] =
+        json!({"specReplicasPath": ".spec.size", "statusReplicasPath": ".status.readyInstances"});
     crd::definition::<Database>("database", &["db"], &[version])
 }
 
