@@ -44,7 +44,7 @@ use data::{
 };
 pub use desired::{CRON_JOB_OWNED, DatabaseChildren, JOB_OWNED, SET_OWNED, desired};
 use desired::{backup_labels, labels};
-use schedule::longest_pause;
+use schedule::{longest_pause, never_comes};
 pub use types::{Database, DatabaseSpec, DatabaseStatus};
 use types::{DatabaseDeletionPolicy, RestoreSpec, SIZE_MAX};
 
@@ -224,6 +224,13 @@ fn backup_succeeded(cron_job: &CronJob, now: SystemTime) -> (Verdict, Next) {
         Ok(next) => (last_backup_succeeded(&cron_job.status), next),
         Err(ended) => (ended, Next::OnChange),
     }
+}
+
+/// That no backup will begin, because there is no day of the schedule.
+fn backups_never_begin(database: &Database) -> Option<Verdict> {
+    let schedule = &database.spec.backup.as_ref()?.schedule;
+    let message = || format_smolstr!("no day fits spec.backup.schedule {schedule}: no backup will begin");
+    never_comes(schedule).then(|| Verdict::yes("InvalidSpec", message()))
 }
 
 /// Whether the last backup succeeded, by the report of the CronJob controller.
@@ -642,11 +649,14 @@ impl Operator for Databases {
         let (trouble, next) = self.trouble(&database, &children, &kept).await;
         let mut state = ObservedState { next, ..self.state(&database, kept.set.as_ref(), trouble) };
         if let Some(cron_job) = kept.cron_job.as_ref().and_then(Child::live) {
-            let (succeeded, recheck) = backup_succeeded(cron_job, self.cluster.now());
+            let (mut succeeded, recheck) = backup_succeeded(cron_job, self.cluster.now());
+            if let Some(Verdict { reason, message, .. }) = backups_never_begin(&database) {
+                succeeded = Verdict::no(reason, message);
+            }
             state.others.push(("BackupSucceeded", succeeded));
             state.next = next.or_sooner(recheck);
         }
-        if let Some(stalled) = lost.or(unsupported) {
+        if let Some(stalled) = lost.or(unsupported).or_else(|| backups_never_begin(&database)) {
             state.ready = Verdict::no(stalled.reason.clone(), stalled.message.clone());
             state.stalled = Some(stalled);
         }

@@ -18,10 +18,20 @@ const MONTHS: [&str; 12] =
     ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
 const WEEKDAYS: [&str; 7] = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"];
 
-/// The longest pause between two times of a schedule. `None`: it has no times, as `0 0 31 2 *`, or is in no form that we know.
+/// The longest pause between two times of a schedule. `None`: it has no times, or is in no form that we know.
 pub(super) fn longest_pause(schedule: &str) -> Option<Duration> {
+    pause_of(schedule).flatten()
+}
+
+/// Whether a schedule has no times, as `0 0 31 2 *`. The API server accepts it, and the CronJob controller reports nothing.
+pub(super) fn never_comes(schedule: &str) -> bool {
+    pause_of(schedule) == Some(None)
+}
+
+/// The longest pause between two times, if there are two. `None`: the schedule is in no form that we know.
+fn pause_of(schedule: &str) -> Option<Option<Duration>> {
     if let Some(pause) = schedule.strip_prefix("@every ") {
-        return humantime::parse_duration(pause).ok();
+        return humantime::parse_duration(pause).ok().map(Some);
     }
     let fields = match schedule {
         "@yearly" | "@annually" => "0 0 1 1 *",
@@ -60,8 +70,7 @@ pub(super) fn longest_pause(schedule: &str) -> Option<Duration> {
             }
         }
     }
-    before?;
-    Some(Duration::from_secs(longest * 60))
+    Some(before.map(|_| Duration::from_secs(longest * 60)))
 }
 
 fn days_of(year: u64, month: u64) -> u64 {
@@ -137,8 +146,19 @@ mod tests {
         ] {
             assert_eq!(longest_pause(schedule), Some(Duration::from_secs(minutes * 60)), "{schedule}");
         }
-        for schedule in ["0 0 31 2 *", "every night", "@every", "@every night", "", "0 0 x * *"] {
-            assert_eq!(longest_pause(schedule), None, "{schedule}");
+        for schedule in ["every night", "@every", "@every night", "", "0 0 x * *"] {
+            assert_eq!(pause_of(schedule), None, "{schedule}");
+        }
+    }
+
+    #[test]
+    fn a_schedule_with_a_day_that_no_month_has_never_comes() {
+        for schedule in ["0 0 31 2 *", "0 0 30,31 feb ?", "0 0 31 4,6,9,11 */1"] {
+            assert!(never_comes(schedule), "{schedule}");
+        }
+        // With both restricted, either of them is enough.
+        for schedule in ["0 0 29 2 *", "0 0 31 2 1", "0 0 31 */2 *", "@every 0s", "every night"] {
+            assert!(!never_comes(schedule), "{schedule}");
         }
     }
 }

@@ -64,6 +64,34 @@ async fn a_backup_gets_a_cron_job_and_a_claim_that_stays() {
     .await;
 }
 
+/// It was accepted, and the conditions said "the schedule has not begun yet" for ever.
+#[tokio::test]
+async fn a_schedule_that_never_comes_is_a_condition() {
+    on_both(async |fixture| {
+        let _running = start(fixture);
+        let backup = json!({"schedule": "0 0 31 2 *"});
+        fixture.create("databases", &database(json!({"size": 1, "version": "15", "backup": backup}))).await;
+        until_stalled(fixture, "InvalidSpec", "no day fits spec.backup.schedule 0 0 31 2 *").await;
+        let reported = fixture.get("databases/db").await;
+        for name in ["Ready", "BackupSucceeded"] {
+            let condition = condition(&reported, name).unwrap();
+            assert_eq!(
+                (&condition["status"], &condition["reason"]),
+                (&json!("False"), &json!("InvalidSpec"))
+            );
+        }
+        // Its other children are kept.
+        fixture.until("statefulsets/db", |_| true).await;
+        fixture.patch("databases/db", json!({"spec": {"backup": {"schedule": "0 0 29 2 *"}}})).await;
+        let is_mended = |database: &Value| {
+            condition(database, "Stalled").is_none()
+                && condition(database, "BackupSucceeded").unwrap()["reason"] == "NoBackupYet"
+        };
+        fixture.until("databases/db", is_mended).await;
+    })
+    .await;
+}
+
 /// A refused deletion of the CronJob ended each reconcile before its report, and put off what else was to be repaired.
 #[tokio::test]
 async fn a_cron_job_that_cannot_be_deleted_is_a_condition_and_delays_nothing_else() {
