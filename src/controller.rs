@@ -371,8 +371,8 @@ impl<K: Resource> Observed for Shared<K> {
         self.queue.keys()
     }
 
-    fn readiness(&self) -> BTreeMap<(String, String), i64> {
-        self.statuses.readiness(&self.objects)
+    fn conditions(&self) -> BTreeMap<[SmolStr; 3], i64> {
+        self.statuses.conditions(&self.objects)
     }
 }
 

@@ -35,6 +35,8 @@ use prometheus_client::{
     registry::{Metric, Registry},
 };
 
+use smol_str::SmolStr;
+
 use crate::locked;
 pub(crate) use observed::{Observed, QueueLoad, QueuedKey, WatchState};
 
@@ -47,7 +49,7 @@ const RECONCILE_BUCKETS: [f64; 40] = [
     1.5, 1.75, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 15.0, 20.0, 25.0, 30.0, 40.0,
     50.0, 60.0,
 ];
-/// Most reasons of one kind with series of their own: those of most objects. Whoever may write a status may write any reason.
+/// Most reasons of one kind with series of their own, for `Ready` and for all other conditions: those of most objects. Whoever may write a status may write any reason.
 const REASONS_MAX: usize = 50;
 
 type LabelPairs<const N: usize> = [(&'static str, String); N];
@@ -72,6 +74,7 @@ pub struct Metrics {
     stored: Gauges<1>,
     connections: Gauge,
     objects: Gauges<3>,
+    conditions: Gauges<4>,
     leaders: Gauges<1>,
     reconciles: Counters<2>,
     failures: Counters<1>,
@@ -177,6 +180,11 @@ impl Default for Metrics {
                 r,
                 "listwatch_objects",
                 "Objects by the status and the reason of their condition Ready",
+            ),
+            conditions: add(
+                r,
+                "listwatch_conditions",
+                "Objects by the status and the reason of each other condition",
             ),
             leaders: add(r, "leader_election_master_status", "1 while this process holds the Lease, else 0"),
             reconciles: add(r, "controller_runtime_reconcile", "Reconciles, by result"),
@@ -372,6 +380,7 @@ impl Metrics {
 
     fn look_at_controllers(&self) {
         self.objects.clear();
+        self.conditions.clear();
         for gauges in [&self.unfinished, &self.longest] {
             gauges.clear();
         }
@@ -379,7 +388,7 @@ impl Metrics {
         self.active.clear();
         for controller in self.observed() {
             let kind = controller.kind();
-            self.look_at_objects(kind, controller.readiness());
+            self.look_at_objects(kind, controller.conditions());
             let QueueLoad { waiting, processing } = controller.load();
             let labels = queue_labels(kind);
             self.depth.get_or_create(&labels).inc_by(count(waiting));
@@ -391,14 +400,27 @@ impl Metrics {
         }
     }
 
-    fn look_at_objects(&self, kind: &str, readiness: BTreeMap<(String, String), i64>) {
-        let mut all: Vec<_> = readiness.into_iter().collect();
+    fn look_at_objects(&self, kind: &str, conditions: BTreeMap<[SmolStr; 3], i64>) {
+        let mut all: Vec<_> = conditions.into_iter().collect();
         all.sort_by_key(|(_, objects)| Reverse(*objects));
-        for (number, ((ready, reason), objects)) in all.into_iter().enumerate() {
-            let reason = if number < REASONS_MAX { reason } else { "Other".to_owned() };
-            let ready = if ["True", "False"].contains(&&*ready) { ready } else { "Unknown".to_owned() };
-            let labels = [("kind", kind.to_owned()), ("ready", ready), ("reason", reason)];
-            self.objects.get_or_create(&labels).inc_by(objects);
+        let (ready, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|([name, ..], _)| name == "Ready");
+        for all in [ready, others] {
+            for (number, ([name, status, reason], objects)) in all.into_iter().enumerate() {
+                let is_ready = name == "Ready";
+                let [name, reason] =
+                    if number < REASONS_MAX { [name, reason] } else { ["Other".into(), "Other".into()] };
+                let status = if ["True", "False"].contains(&&*status) { status } else { "Unknown".into() };
+                let [kind, name, status, reason] =
+                    [&SmolStr::new(kind), &name, &status, &reason].map(SmolStr::to_string);
+                if is_ready {
+                    let labels = [("kind", kind), ("ready", status), ("reason", reason)];
+                    self.objects.get_or_create(&labels).inc_by(objects);
+                } else {
+                    let labels =
+                        [("kind", kind), ("condition", name), ("status", status), ("reason", reason)];
+                    self.conditions.get_or_create(&labels).inc_by(objects);
+                }
+            }
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, pin::Pin, sync::Arc};
 
+use smol_str::SmolStr;
 use tracing::info;
 
 use super::{LOG, Stage, reconcile::Reconcile, refusal::Refusal, reported::Reported, reporter::Reporter};
@@ -9,7 +10,7 @@ use crate::{
     cluster::Watch,
     next::ReconcileError,
     resource::{
-        Resource,
+        Condition, Resource,
         conditions::{self, Verdict},
         list::Broken,
     },
@@ -40,8 +41,8 @@ pub(crate) trait Statuses<K>: Send + Sync {
     /// Logs the number of objects at the start.
     fn overview(&self, objects: &Watch<K>);
 
-    /// The number of objects by the status and the reason of `Ready`.
-    fn readiness(&self, objects: &Watch<K>) -> BTreeMap<(String, String), i64>;
+    /// The number of objects by the name, the status and the reason of each condition.
+    fn conditions(&self, objects: &Watch<K>) -> BTreeMap<[SmolStr; 3], i64>;
 
     /// Reports an object that does not decode.
     fn unreadable<'a>(&self, reporter: &'a Reporter, broken: &'a Broken) -> Reporting<'a>;
@@ -87,17 +88,24 @@ impl<K: Reported> Statuses<K> for WithStatus {
         info!(target: LOG, objects = keys.len(), not_ready, examples, "{}s at the start", K::KIND);
     }
 
-    fn readiness(&self, objects: &Watch<K>) -> BTreeMap<(String, String), i64> {
+    fn conditions(&self, objects: &Watch<K>) -> BTreeMap<[SmolStr; 3], i64> {
         let mut all = BTreeMap::new();
+        let mut count =
+            |condition: [&SmolStr; 3]| *all.entry(condition.map(SmolStr::clone)).or_default() += 1;
+        let ready = SmolStr::new_static("Ready");
+        let (new, invalid) = (NEW.into(), Refusal::InvalidSpec.reason().into());
         for key in objects.keys() {
-            let (status, reason) = match objects.get(&key) {
-                Some(object) => match conditions::find(K::observed(object.status()).1, "Ready") {
-                    Some(ready) => (ready.status.to_string(), ready.reason.to_string()),
-                    None => ("Unknown".to_owned(), NEW.to_owned()),
-                },
-                None => ("False".to_owned(), Refusal::InvalidSpec.reason().to_owned()),
+            let Some(object) = objects.get(&key) else {
+                count([&ready, &"False".into(), &invalid]);
+                continue;
             };
-            *all.entry((status, reason)).or_default() += 1;
+            let reported = K::observed(object.status()).1;
+            if conditions::find(reported, "Ready").is_none() {
+                count([&ready, &"Unknown".into(), &new]);
+            }
+            for Condition { r#type, status, reason, .. } in reported {
+                count([r#type, status, reason]);
+            }
         }
         all
     }
@@ -130,7 +138,7 @@ impl<K: Resource> Statuses<K> for WithoutStatus {
 
     fn overview(&self, _: &Watch<K>) {}
 
-    fn readiness(&self, _: &Watch<K>) -> BTreeMap<(String, String), i64> {
+    fn conditions(&self, _: &Watch<K>) -> BTreeMap<[SmolStr; 3], i64> {
         BTreeMap::new()
     }
 

@@ -50,10 +50,11 @@ fn state(cluster: &Cluster) -> Value {
                 "problem": Some(queued.problem).filter(|problem| !problem.is_empty()),
             })
         });
-        let objects = controller
-            .readiness()
-            .into_iter()
-            .map(|((ready, reason), objects)| json!({"ready": ready, "reason": reason, "objects": objects}));
+        let conditions = controller.conditions().into_iter();
+        let ready = conditions.filter(|([condition, ..], _)| condition == "Ready");
+        let objects = ready.map(
+            |([_, ready, reason], objects)| json!({"ready": ready, "reason": reason, "objects": objects}),
+        );
         json!({
             "kind": controller.kind(),
             "queue": queue.collect::<Vec<_>>(),

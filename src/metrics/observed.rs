@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use smol_str::SmolStr;
+
 use crate::resource::Key;
 
 /// A controller.
@@ -12,8 +14,8 @@ pub(crate) trait Observed: Send + Sync {
     fn load(&self) -> QueueLoad;
     /// The keys in its workqueue.
     fn queued(&self) -> Vec<QueuedKey>;
-    /// The number of its objects by the status and the reason of `Ready`.
-    fn readiness(&self) -> BTreeMap<(String, String), i64>;
+    /// The number of its objects by the name, the status and the reason of each condition.
+    fn conditions(&self) -> BTreeMap<[SmolStr; 3], i64>;
 }
 
 /// The load of a workqueue.

@@ -25,6 +25,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use prometheus_client::metrics::{family::Family, gauge::Gauge};
 use smol_str::{SmolStr, ToSmolStr, format_smolstr};
 
 use crate::{
@@ -105,8 +106,11 @@ pub struct Databases {
     /// The claims, by their Database.
     claims: Index<Claim, Key>,
     pods: Watch<Instance>,
+    last_backups: Family<DatabaseLabels, Gauge>,
     flags: DatabaseFlags,
 }
+
+type DatabaseLabels = [(&'static str, String); 2];
 
 /// Why the operator may write Secrets.
 const PASSWORDS: &str = "To create passwords once, and to give them an owner with deletionPolicy: Delete. The operator asks for the \
@@ -118,6 +122,13 @@ const CLAIMS: &str = "To let claims grow, to give them an owner with deletionPol
 #[must_use]
 pub fn controller(setup: &Setup, flags: &DatabaseFlags) -> Controller<Databases> {
     let mut databases = setup.kind::<Database>(OPERATOR);
+    let last_backups = Family::<DatabaseLabels, Gauge>::default();
+    let help = "When the last successful backup of a Database ended, since 1970";
+    setup.cluster.metrics().register(
+        "listwatch_database_last_backup_timestamp_seconds",
+        help,
+        last_backups.clone(),
+    );
     let reason = "To report whether the primary is ready, and why Pods do not run.";
     databases.needs::<Instance>(&[Verb::List, Verb::Watch], reason);
     let operator = Databases {
@@ -131,6 +142,7 @@ pub fn controller(setup: &Setup, flags: &DatabaseFlags) -> Controller<Databases>
         secrets: databases.watch(instance_of),
         claims: databases.index(instance_of),
         pods: databases.watch(instance_of),
+        last_backups,
         flags: flags.clone(),
     };
     databases.needs::<Secret>(&[Verb::Get, Verb::Create, Verb::Patch], PASSWORDS);
@@ -528,6 +540,16 @@ impl Databases {
         Some(format_smolstr!("{name} keeps its earlier template until kubectl delete pod {name}"))
     }
 
+    /// Measures the last successful backup, if there are to be backups.
+    fn measure(&self, database: &Database, status: &DatabaseStatus) {
+        let ended = database.spec.backup.as_ref().and(humantime::parse_rfc3339(&status.last_backup).ok());
+        let ended = ended.and_then(|time| time.duration_since(SystemTime::UNIX_EPOCH).ok());
+        match ended.and_then(|time| i64::try_from(time.as_secs()).ok()) {
+            Some(seconds) => _ = self.last_backups.get_or_create(&labels_of(database)).set(seconds),
+            None => _ = self.last_backups.remove(&labels_of(database)),
+        }
+    }
+
     /// The condition `Available`.
     fn available(&self, database: &Database) -> Verdict {
         let name = &database.metadata.name;
@@ -661,12 +683,25 @@ impl Operator for Databases {
             state.stalled = Some(stalled);
         }
         let claim = self.claim_of(&database, primary).await?;
-        database.finish(status(&database, &kept, version, claim), state).await
+        let status = status(&database, &kept, version, claim);
+        self.measure(&database, &status);
+        database.finish(status, state).await
     }
 
     async fn deleting(&self, database: Reconcile<Database>) -> Result<Cleanup, ReconcileError> {
         self.end(&database).await
     }
+
+    async fn deleted(&self, last: Arc<Database>) -> Result<(), ReconcileError> {
+        self.last_backups.remove(&labels_of(&last));
+        Ok(())
+    }
+}
+
+/// The labels of the metrics of one Database.
+fn labels_of(database: &Database) -> DatabaseLabels {
+    let ObjectMeta { namespace, name, .. } = &database.metadata;
+    [("namespace", namespace.as_deref().unwrap_or_default().to_owned()), ("name", name.to_string())]
 }
 
 /// The status, without its conditions.

@@ -25,6 +25,7 @@ use crate::{
     fixture::{Fixture, Kind, Record},
     in_process::{self, Running},
     manifests,
+    operator::Operator,
 };
 
 fn start(fixture: &Fixture) -> Running {

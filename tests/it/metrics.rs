@@ -226,6 +226,8 @@ async fn the_metrics_count_writes_relists_and_failures() {
             (value(sample).await == 1.0).then_some(())
         })
         .await;
+        let sample = r#"listwatch_conditions{kind="MyWebserver",condition="Stalled",status="True",reason="NameConflict"}"#;
+        assert_eq!(value(sample).await, 1.0);
     })
     .await;
 }

@@ -113,6 +113,55 @@ async fn a_cron_job_that_cannot_be_deleted_is_a_condition_and_delays_nothing_els
     .await;
 }
 
+/// Backups were in no metric, so that no alert could tell that they failed.
+#[tokio::test]
+async fn the_metrics_have_the_time_of_the_last_backup_and_whether_it_succeeded() {
+    on_each_of(&[Kind::Embedded, Kind::RealHttp1], async |fixture| {
+        let args = ["--namespace", &fixture.namespace];
+        let operator = Operator::run(&["database"], &fixture.url(), fixture.dir.path(), &args, &[]);
+        let metrics = format!("http://{}/metrics", operator.address("/metrics").await);
+        let until_exported = async |expected: &[String]| {
+            eventually(&format!("{expected:?}"), async || {
+                let text = reqwest::get(&metrics).await.unwrap().text().await.unwrap();
+                saw("the metrics", &text);
+                expected.iter().all(|line| text.lines().any(|one| one == line)).then_some(())
+            })
+            .await;
+        };
+        let backup = json!({"schedule": "0 3 * * *"});
+        fixture
+            .create("databases", &database(json!({"size": 1, "version": "15", "backup": backup})))
+            .await;
+        fixture.until("cronjobs/db-backup", |_| true).await;
+        let seconds = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+        let time = |ago: u64| {
+            let time = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds - ago);
+            humantime::format_rfc3339_seconds(time).to_string()
+        };
+        let last = format!(
+            "listwatch_database_last_backup_timestamp_seconds{{namespace=\"{}\",name=\"db\"}} {}",
+            fixture.namespace,
+            seconds - 60
+        );
+        for (begun, status, reason) in [(120, "True", "BackupSucceeded"), (30, "False", "BackupFailed")] {
+            let report = json!({"lastScheduleTime": time(begun), "lastSuccessfulTime": time(60)});
+            fixture.patch("cronjobs/db-backup/status", json!({ "status": report })).await;
+            let condition = format!(
+                "listwatch_conditions{{kind=\"Database\",condition=\"BackupSucceeded\",status=\"{status}\",reason=\"{reason}\"}} 1"
+            );
+            until_exported(&[last.clone(), condition]).await;
+        }
+        // Without backups, nothing is measured, and no alert waits for one.
+        fixture.patch("databases/db", json!({"spec": {"backup": null}})).await;
+        eventually("no time of a backup", async || {
+            let text = reqwest::get(&metrics).await.unwrap().text().await.unwrap();
+            (!text.contains("last_backup_timestamp_seconds{") && !text.contains("BackupSucceeded")).then_some(())
+        })
+        .await;
+    })
+    .await;
+}
+
 /// A user could set it in the CronJob alone, and lost it if the CronJob was created again.
 #[tokio::test]
 async fn the_time_zone_of_the_backups_is_that_of_the_spec_or_else_that_of_a_user() {
