@@ -147,6 +147,8 @@ pub(crate) struct Elector {
     lease: Option<Arc<Lease>>,
     /// The last record, and when it was first seen.
     seen: Option<(LeaseSpec, Instant)>,
+    /// Since when there is no Lease, if one was seen.
+    gone_since: Option<Instant>,
     random: fastrand::Rng,
     /// 1 while this process holds the Lease.
     status: Gauge,
@@ -212,6 +214,7 @@ impl Elector {
             writing: Arc::default(),
             lease: None,
             seen: None,
+            gone_since: None,
             random,
         };
         (elector, leadership)
@@ -355,8 +358,11 @@ impl Elector {
     /// Takes in the record in the Store.
     fn look(&mut self) {
         self.lease = self.leases.get(&self.key);
-        // A Lease that was deleted still binds those who have seen it: its holder may not know yet.
-        let Some(lease) = &self.lease else { return };
+        let Some(lease) = &self.lease else {
+            self.gone_since.get_or_insert_with(Instant::now);
+            return;
+        };
+        self.gone_since = None;
         if self.seen.as_ref().is_none_or(|(seen, _)| *seen != lease.spec) {
             self.seen = Some((lease.spec.clone(), Instant::now()));
         }
@@ -376,6 +382,9 @@ impl Elector {
         let duration = duration.map_or(self.settings.lease_duration, Duration::from_secs);
         // No `Instant` is later than a time that is too far away: it is as good as never.
         let end = since.checked_add(duration).unwrap_or(*since + Duration::from_secs(u32::MAX.into()));
+        // A Lease that was deleted still binds those who have seen it, because its holder may not know yet. A holder that is there renews
+        // it in this time. That of a deleted Lease with a duration of years is not.
+        let end = self.gone_since.map_or(end, |gone| end.min(gone + self.settings.lease_duration));
         (Instant::now() < end).then_some(end)
     }
 

@@ -220,6 +220,27 @@ async fn a_deleted_lease_stays_with_its_holder() {
     assert!(spec(&server).await["holderIdentity"].as_str().is_some_and(|holder| holder.starts_with("a_")));
 }
 
+/// Nobody led until a restart: the processes waited for the end of the deleted Lease.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_nobody_renews_ends_soon_after_it_is_deleted_however_long_it_would_last() {
+    let (server, a, b) = leader_and_standby(&LeaderElection::default()).await;
+    let patch = br#"{"spec":{"holderIdentity":"somebody","leaseDurationSeconds":2147483647}}"#.to_vec();
+    let lease = || crate::client::Request::get(LEASE);
+    let patch = lease().sends(::http::Method::PATCH, "application/merge-patch+json", patch);
+    server.client.send(patch).await.expect("patched");
+    a.leadership.changes(true).await;
+    sleep(Duration::from_secs(1000)).await;
+    assert!(!a.leadership.is_held() && !b.leadership.is_held());
+    let delete = lease().sends(::http::Method::DELETE, "application/json", Vec::new());
+    server.client.send(delete).await.expect("deleted");
+    let deleted = Instant::now();
+    tokio::select! {
+        () = a.leadership.changes(false) => {}
+        () = b.leadership.changes(false) => {}
+    }
+    assert!((15..18).contains(&deleted.elapsed().as_secs()), "{:?}", deleted.elapsed());
+}
+
 /// The holder took it back, although the other one wrote already.
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_is_given_away_by_hand_is_left_to_its_new_holder() {

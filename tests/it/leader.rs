@@ -406,20 +406,28 @@ async fn a_lease_that_is_edited_or_deleted_by_hand_gets_one_holder_again() {
     on(&[Kind::Embedded, Kind::Real], async |fixture| {
         let instances = Instances::new(fixture);
         // `b` waits as long as the holder says, not as long as it would itself.
-        let (a, _b) = (instances.start("a", &TIMES).await, instances.start("b", &[]).await);
+        let (a, b) = (instances.start("a", &TIMES).await, instances.start("b", &[]).await);
         fixture.create_web("web", json!({"image": "nginx"})).await;
         instances.until_reconciled("web").await;
         instances.assert_one_writer(&[]);
+        let years = json!({"holderIdentity": "nobody", "leaseDurationSeconds": 2147483647});
         let edits = [
             Some(json!({"holderIdentity": "somebody", "leaseDurationSeconds": 3})),
             Some(json!({"holderIdentity": null, "leaseDurationSeconds": null, "renewTime": null})),
             Some(json!({"leaseDurationSeconds": 1, "acquireTime": "2020-01-01T00:00:00.000000Z", "leaseTransitions": 2147483647})),
             None,
+            Some(years.clone()),
         ];
         for (number, edit) in edits.into_iter().enumerate() {
-            if let Some(spec) = edit {
+            let is_for_years = edit.as_ref() == Some(&years);
+            if let Some(spec) = &edit {
                 fixture.patch(LEASE, json!({"spec": spec})).await;
-            } else {
+            }
+            if is_for_years {
+                let waits = |process: &Operator| process.log().lines().any(|line| line.contains("waits: ") && line.contains("nobody"));
+                eventually("both to wait", async || (waits(&a) && waits(&b)).then_some(())).await;
+            }
+            if edit.is_none() || is_for_years {
                 fixture.delete(LEASE).await;
             }
             let holder = instances.until_one_renews().await;
