@@ -260,9 +260,13 @@ pub struct Mark {
 }
 
 impl Mark {
-    /// The marks of an object, if it is a copy that was written to this place.
+    /// The marks of an object, if it is a copy that was written to this place. An object with a controller is the controller's, whatever
+    /// marks it has.
     #[must_use]
     pub fn of(metadata: &ObjectMeta) -> Option<Arc<Mark>> {
+        if metadata.controller().is_some() {
+            return None;
+        }
         let get = |name| metadata.annotations.get(name).unwrap_or_default();
         let is_short = |name| get(name).len() <= MARK_LENGTH_MAX;
         if ![RULE, RULE_UID, CONTENT].into_iter().all(is_short) || get(PLACE) != metadata.key().to_string() {

@@ -24,7 +24,9 @@ use super::{
     copy::{Copied, Copyable, LABEL, Mark, Original, stale},
     types::{ConflictPolicy, CopyFailure, CopyratorRule, CopyratorSpec, SyncPolicy},
 };
-use crate::resource::{Key, ObjectMeta, Resource, Timestamp, diff, kinds::Namespace, list::Broken};
+use crate::resource::{
+    Key, MANAGED_BY, ObjectMeta, Resource, Timestamp, diff, kinds::Namespace, list::Broken,
+};
 
 /// The reason of a failure if another object has the name of a copy.
 pub const NAME_CONFLICT: &str = "NameConflict";
@@ -379,27 +381,42 @@ pub fn decide<K: Copyable>(
         Some(Maker::Us | Maker::Younger) => {}
         // A copy that a deleted rule left behind has nothing of its own to lose.
         Some(Maker::Gone) if is_same_source && !is_fixed => {}
-        Some(Maker::Gone) | None => match policy {
-            ConflictPolicy::Skip => {
-                return conflict(
-                    "an object that is not a copy has this name: delete it, exclude its namespace, or set conflictPolicy",
-                );
+        Some(Maker::Gone) | None => {
+            if let Some(keeper) = keeper(live.metadata()) {
+                return conflict(&format!(
+                    "{keeper}, so it stays whatever conflictPolicy says: rename one of the two, or exclude its namespace"
+                ));
             }
-            ConflictPolicy::Adopt if is_other => {
-                return conflict(
-                    "an object with other content has this name, so it is not adopted: delete it, or set conflictPolicy to Overwrite",
-                );
+            match policy {
+                ConflictPolicy::Skip => {
+                    return conflict(
+                        "an object that is not a copy has this name: delete it, exclude its namespace, or set conflictPolicy",
+                    );
+                }
+                ConflictPolicy::Adopt if is_other => {
+                    return conflict(
+                        "an object with other content has this name, so it is not adopted: delete it, or set conflictPolicy to Overwrite",
+                    );
+                }
+                ConflictPolicy::Overwrite if is_fixed => {
+                    return conflict(
+                        "an object of another type, or with immutable: true, has this name: delete it",
+                    );
+                }
+                ConflictPolicy::Adopt | ConflictPolicy::Overwrite => {}
             }
-            ConflictPolicy::Overwrite if is_fixed => {
-                return conflict(
-                    "an object of another type, or with immutable: true, has this name: delete it",
-                );
-            }
-            ConflictPolicy::Adopt | ConflictPolicy::Overwrite => {}
-        },
+        }
     }
     operations.extend(content);
     if operations.is_empty() { Decision::Keep } else { Decision::Patch(operations) }
+}
+
+/// Who keeps an object with the name of a copy as it is, and would write it again: its controller, or the program that it names.
+fn keeper(live: &ObjectMeta) -> Option<String> {
+    let by = live.controller().map(|owner| format!("belongs to {} {}", owner.kind, owner.name));
+    let manager = live.labels.get(MANAGED_BY).filter(|manager| !manager.is_empty());
+    let keeper = by.or_else(|| manager.map(|manager| format!("has the label {MANAGED_BY}: {manager}")))?;
+    Some(format!("an object that {keeper} has this name"))
 }
 
 /// The operations that make the metadata and the content of `live` as desired.

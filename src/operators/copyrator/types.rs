@@ -121,8 +121,8 @@ pub struct CopyratorSpec {
     #[serde(default)]
     pub sync_policy: SyncPolicy,
     /// What happens if an object that is not a copy has the name of a copy. Skip: the object stays. Adopt: it becomes a copy, if
-    /// it already has the same content. Overwrite: it becomes a copy, and loses its content. An object that a rule copies
-    /// always stays.
+    /// it already has the same content. Overwrite: it becomes a copy, and loses its content. An object that a rule copies, that has
+    /// a controller, or the label app.kubernetes.io/managed-by, always stays.
     #[serde(default)]
     pub conflict_policy: ConflictPolicy,
     /// What happens to the copies if the rule is deleted.

@@ -82,6 +82,77 @@ async fn an_object_that_is_no_copy_stays_unless_the_policy_allows_more() {
     .await;
 }
 
+/// A rule took over the start script of a Database in another namespace, where a Pod that started then ran it. The script was deleted
+/// with the rule.
+#[tokio::test]
+async fn an_object_that_a_controller_or_another_program_keeps_is_never_taken_over() {
+    on_both(async |fixture| {
+        let there = fixture.in_namespace("a");
+        let owner = there.create("configmaps", &json!({"metadata": {"name": "db"}})).await;
+        let owners = json!([{
+            "apiVersion": "v1", "kind": "ConfigMap", "name": "db", "uid": owner["metadata"]["uid"], "controller": true,
+        }]);
+        let named = |name: &str, more: Value| {
+            let mut metadata = json!({"name": name});
+            metadata.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            metadata
+        };
+        let owned = |name: &str| named(name, json!({ "ownerReferences": owners }));
+        let managed = named("password", json!({"labels": {"app.kubernetes.io/managed-by": "database-operator"}}));
+        let source = |name: &str| named(name, json!({"labels": {"copyrator": "true"}}));
+        let _operator = fixture.start();
+        for (resource, theirs, data) in [
+            ("configmaps", owned("scripts"), "theirs"),
+            ("configmaps", owned("equal"), "MQ=="),
+            ("secrets", managed, "dGhlaXJz"),
+        ] {
+            let name = theirs["name"].as_str().unwrap();
+            fixture.user.create(resource, &json!({"metadata": source(name), "data": {"a": "MQ=="}})).await;
+            there.create(resource, &json!({"metadata": theirs, "data": {"a": data}})).await;
+        }
+        fixture.user.create("configmaps", &json!({"metadata": source("adopted"), "data": {"a": "MQ=="}})).await;
+        fixture.create_rule("main-rule", json!({"conflictPolicy": "Overwrite"})).await;
+        fixture.create_rule("of-secrets", json!({"ruleType": "secret", "conflictPolicy": "Overwrite"})).await;
+        there.until("configmaps/adopted", |copy| copy["data"]["a"] == "MQ==").await;
+        // A copy that gets a controller is a copy no more.
+        let adopted = json!({"metadata": {"ownerReferences": owners}, "data": {"a": "theirs"}});
+        there.patch("configmaps/adopted", adopted).await;
+        let all = async || {
+            let mut all = Vec::new();
+            for path in ["configmaps/scripts", "configmaps/equal", "configmaps/adopted", "secrets/password"] {
+                all.push(there.get(path).await);
+            }
+            all
+        };
+        let before = all().await;
+        for policy in ["Overwrite", "Adopt", "Skip"] {
+            for (rule, copies, keepers) in [
+                ("main-rule", 3, &["belongs to ConfigMap db"; 3][..]),
+                ("of-secrets", 1, &["has the label app.kubernetes.io/managed-by: database-operator"]),
+            ] {
+                let path = fixture.rule_path(rule);
+                fixture.send(Method::PATCH, &path, &json!({ "conflictPolicy": policy })).await;
+                let failed = |status: &Value| status["failed"] == keepers.len() && status["copies"] == copies;
+                let status = eventually("the conflicts", async || {
+                    Some(fixture.until_ready(rule, "CopiesFailed").await).filter(failed)
+                })
+                .await;
+                for (failure, keeper) in status["failures"].as_array().unwrap().iter().zip(keepers) {
+                    let message = failure["message"].as_str().unwrap();
+                    let text = format!("an object that {keeper} has this name, so it stays");
+                    assert!(failure["reason"] == "NameConflict" && message.starts_with(&text), "{failure}");
+                }
+            }
+        }
+        for rule in ["main-rule", "of-secrets"] {
+            fixture.delete_rule(rule).await;
+            fixture.until_deleted(rule).await;
+        }
+        assert_eq!(all().await, before);
+    })
+    .await;
+}
+
 /// Two rules turned each other's source into a copy. Then neither had a source, and each deleted its copies: all objects were gone.
 #[tokio::test]
 async fn the_source_of_another_rule_is_never_overwritten() {
