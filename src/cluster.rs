@@ -9,6 +9,7 @@
 //! the child that it has just created, and would create it again. So operators write through a [`Cluster`], never through
 //! a [`Client`].
 
+mod ending;
 mod events;
 mod index;
 mod readiness;
@@ -34,6 +35,7 @@ use crate::{
     store::{Budget, Change, Listening},
     watch::Lists,
 };
+use ending::EndingNamespaces;
 pub use events::{EventType, Events};
 pub use index::Index;
 pub(crate) use readiness::Readiness;
@@ -49,6 +51,7 @@ pub struct Cluster {
     children: Arc<Budget>,
     /// What the controllers have declared.
     permissions: Arc<Mutex<Vec<Permission>>>,
+    ending: Arc<EndingNamespaces>,
     /// The objects that controllers reconcile.
     shard: Shard,
 }
@@ -63,9 +66,9 @@ impl Cluster {
     /// A cluster without watches. Sends no request yet.
     #[must_use]
     pub fn new(client: Client, lists: Lists) -> Cluster {
-        let (streams, permissions) = Default::default();
+        let (streams, permissions, ending) = Default::default();
         let (children, shard) = (Budget::of_children(), Shard::default());
-        Cluster { client, lists, streams, children, permissions, shard }
+        Cluster { client, lists, streams, children, permissions, ending, shard }
     }
 
     /// Declares what a controller must be allowed to do. Usually, [`Builder::needs`](crate::controller::Builder::needs) does that.
@@ -147,6 +150,38 @@ impl Cluster {
     /// Creates an object. Fails if any object of that name exists ([`Error::is_already_exists`]).
     pub async fn create<K: Resource + Serialize>(&self, desired: &K) -> Result<Arc<K>, Error> {
         self.client.create(desired).await.map(|object| self.remember(object))
+    }
+
+    /// [`Cluster::create`] for an owner in the same namespace. `None`: the namespace is being deleted, as an earlier refusal has shown.
+    pub(crate) async fn create_for<K: Resource + Serialize>(
+        &self,
+        owner: &ObjectMeta,
+        desired: &K,
+    ) -> Result<Option<Arc<K>>, Error> {
+        if self.is_ending(owner) {
+            return Ok(None);
+        }
+        let created = self.create(desired).await;
+        if let (Some(namespace), Err(error)) = (&owner.namespace, &created)
+            && error.is_namespace_terminating()
+        {
+            self.ending.refused(namespace.clone());
+        }
+        created.map(Some)
+    }
+
+    /// Whether an object is deleted with its namespace soon, as a refused [`Cluster::create_for`] has shown. If it is being deleted itself, its
+    /// operator knows that, and may clean up.
+    pub(crate) fn is_ending(&self, owner: &ObjectMeta) -> bool {
+        let namespace = owner.namespace.as_ref().filter(|_| !owner.is_terminating());
+        namespace.is_some_and(|namespace| self.ending.includes(namespace))
+    }
+
+    /// Notes that somebody has created this object, so that its namespace is a new one.
+    pub(crate) fn created_by_another(&self, object: &ObjectMeta) {
+        if let Some(namespace) = &object.namespace {
+            self.ending.lives(namespace);
+        }
     }
 
     /// What the API server would store for an object that is created: see [`Client::create_dry_run`].

@@ -417,6 +417,9 @@ impl<K: Resource> Shared<K> {
     fn object_changed(&self, scope: &Scope, change: &Change<K>) {
         match change {
             Change::Applied { before, after } => {
+                if before.is_none() {
+                    self.cluster.created_by_another(after.metadata());
+                }
                 let urgency = match before {
                     None if !self.objects.is_synced_for(&after.metadata().key()) => Urgency::Backlog,
                     Some(before) if before.metadata().generation == after.metadata().generation => {

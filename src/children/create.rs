@@ -65,8 +65,9 @@ impl<K: Resource + Serialize> Children<K> {
             let error = Error::new("keep", child, "another client keeps deleting it; backing off");
             return Child::failed(error, None);
         }
-        let created = match self.cluster.create(desired).await {
-            Ok(created) => created,
+        let created = match self.cluster.create_for(owner.metadata(), desired).await {
+            Ok(Some(created)) => created,
+            Ok(None) => return (Child::OwnerGone, None),
             Err(error) => return Child::failed(error, None),
         };
         match stage {
@@ -101,6 +102,9 @@ fn creation<O: Resource, K: Resource>(owner: &O, desired: &K) -> String {
 /// Asks the API server whether the object with this uid still exists, and whether its deletion has begun without our knowledge: an
 /// operator may create children in its cleanup.
 pub(super) async fn is_wanted<O: Resource>(cluster: &Cluster, owner: &O) -> Result<bool, Error> {
+    if cluster.is_ending(owner.metadata()) {
+        return Ok(false);
+    }
     match cluster.get_live::<Meta<O>>(&owner.key()).await {
         Ok(live) => Ok(live.metadata.uid == owner.metadata().uid
             && (owner.metadata().is_terminating() || !live.metadata.is_terminating())),

@@ -38,8 +38,9 @@ pub(super) async fn created<O: Resource, K: Resource + Serialize>(
             Err(error) => return Child::failed(error, None),
         }
     }
-    match cluster.create(&desired()).await {
-        Ok(created) => {
+    match cluster.create_for(owner.metadata(), &desired()).await {
+        Ok(None) => (Child::OwnerGone, None),
+        Ok(Some(created)) => {
             let write = Write::Created(format!("{} {}", K::KIND, key.name));
             (Child::Kept(Arc::new(Meta::of(&*created))), Some(write))
         }

@@ -80,7 +80,7 @@ pub enum Child<K> {
         /// The present state of the child, if it is known and ours.
         live: Option<Arc<K>>,
     },
-    /// The owner no longer exists on the API server, or is being deleted: nothing was written.
+    /// The owner no longer exists on the API server, or is being deleted, alone or with its namespace: nothing was written.
     OwnerGone,
 }
 

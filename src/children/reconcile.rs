@@ -222,7 +222,8 @@ impl<K: Reported> Reconcile<K> {
         let mut noted = locked(&self.noted);
         let outcomes = noted.collect();
         if outcomes.is_owner_gone {
-            return Err(ReconcileError::ended(Next::OnChange));
+            // Its DELETED event follows. After a restored backup, it may be there again.
+            return Err(ReconcileError::ended(Next::After(UNSEEN_RECHECK)));
         }
         let writes = mem::take(&mut outcomes.writes);
         let has_written = !writes.is_empty();
@@ -283,14 +284,15 @@ impl Unreported {
         let value = result?;
         let mut noted = locked(&self.noted);
         let next = noted.next.unwrap_or(Next::OnChange);
-        let Outcomes { errors, not_ours, is_awaited, .. } = noted.collect();
+        let Outcomes { errors, not_ours, is_awaited, is_owner_gone, .. } = noted.collect();
         if let Some(error) = most_urgent(errors) {
             return Err(self.refused.failure(&self.owner, error.clone()));
         }
         if let Some(message) = not_ours {
             return Err(ReconcileError::recheck(UNSEEN_RECHECK, message.clone()));
         }
-        let next = if *is_awaited { next.or_sooner(Next::After(UNSEEN_RECHECK)) } else { next };
+        let next =
+            if *is_awaited || *is_owner_gone { next.or_sooner(Next::After(UNSEEN_RECHECK)) } else { next };
         Ok(sooner(value, next))
     }
 }

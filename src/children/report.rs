@@ -84,8 +84,9 @@ impl<O: Reported> Reconcile<O> {
         let written = self.write_status(&status).await;
         // Return the error of a child, not a failure to write the status: the cause of the former must be removed first.
         if let Some(error) = outcomes.errors.into_iter().next() {
-            if !matches!(written, Ok(false)) {
-                let refusal = Refusal::of(&error).unwrap_or(Refusal::Other);
+            let refusal = Refusal::of(&error).unwrap_or(Refusal::Other);
+            // The Event would be refused, too.
+            if !matches!(written, Ok(false)) && refusal != Refusal::NamespaceTerminating {
                 let note = format!("{}: {}", refusal.reason(), refusal.message(&error));
                 self.event(EventType::Warning, "Failed", note);
             }

@@ -1,11 +1,13 @@
 //! Tests what happens to the children of a deleted MyWebserver, with a garbage collector and without.
 
+use http::Method;
 use listwatch_apiserver::Fault;
 use listwatch_control_plane::eventually;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{
-    fixture::{Fixture, Kind, on},
+    client::UserClient,
+    fixture::{Fixture, Kind, Record, on},
     manifests,
     refused::with_crd,
 };
@@ -53,6 +55,43 @@ async fn background_and_foreground_deletion_remove_the_children_for_good() {
             assert_eq!(created(fixture).await, [""; 0], "{policy}");
             assert!(fixture.find("deployments/mws-web").await.is_none());
         }
+    })
+    .await;
+}
+
+/// Each child that was deleted with the namespace was created again, and refused, several times: 76 creates for 20 objects.
+#[tokio::test]
+async fn a_namespace_that_is_deleted_gets_few_creates_and_a_new_one_of_its_name_all() {
+    on(&WITH_COLLECTOR, async |fixture| {
+        fixture.may_be_forbidden.set(true);
+        let there = UserClient { namespace: format!("{}-gone", fixture.namespace), ..fixture.user.clone() };
+        let namespace =
+            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": there.namespace}});
+        let path = format!("/api/v1/namespaces/{}", there.namespace);
+        fixture.allow_everywhere(&manifests::cluster_role()["rules"]).await;
+        fixture.install(&namespace).await;
+        fixture.start_operator(&["--namespace", &there.namespace, "--max-concurrent-reconciles", "8"]).await;
+        let webs: Vec<_> = (0..20).map(|number| format!("web-{number}")).collect();
+        for web in &webs {
+            there.create_web(web, json!({"image": "nginx"})).await;
+        }
+        for web in &webs {
+            let is_reported = |web: &Value| web["status"]["observedGeneration"] == 1;
+            there.until(&format!("mywebservers/{web}"), is_reported).await;
+        }
+        there.send(Method::DELETE, &path, "application/json", &json!(null)).await.unwrap();
+        eventually("the namespace to be gone", async || {
+            there.raw(&path).await.err().filter(listwatch::client::Error::is_not_found)
+        })
+        .await;
+        let refused = |record: &&Record| record.method == "POST" && record.status == 403;
+        let refused = fixture.records().await.iter().filter(refused).count();
+        // As many as are under way before the first answer: both children of eight objects.
+        assert!(refused <= 16, "{refused}");
+
+        fixture.install(&namespace).await;
+        there.create_web("web-0", json!({"image": "nginx"})).await;
+        there.until("deployments/mws-web-0", |_| true).await;
     })
     .await;
 }
