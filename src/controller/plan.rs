@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use http::Method;
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
+use tracing::{Instrument, info_span};
 
 use super::{Controller, Operator, RECONCILE_LIMIT};
 use crate::{
@@ -83,7 +84,8 @@ impl<O: Operator> Controller<O> {
                 Ok(()) => {
                     let limit = format!("the reconcile timed out after {} s", RECONCILE_LIMIT.as_secs());
                     let reconciled = timeout(RECONCILE_LIMIT, self.driver.reconcile_found(key, found()));
-                    reconciled.await.unwrap_or_else(|_| Err(limit.into()))
+                    // The log says it of each write.
+                    reconciled.instrument(info_span!("planned")).await.unwrap_or_else(|_| Err(limit.into()))
                 }
                 Err(problem) => Err(problem.into()),
             };

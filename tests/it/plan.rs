@@ -104,6 +104,12 @@ async fn a_plan_shows_what_the_operator_would_write_and_writes_nothing() {
             "0 to create, 1 to change, 0 to delete",
         ];
         assert_eq!((changes(&text), code), (expected.to_vec(), Some(1)));
+
+        // The log said `drift corrected`, as if it was written.
+        let args = ["mywebserver", "--log-level", "info", "--log-format", "text"];
+        let (_, log, _) = plan(fixture.dir.path(), fixture, &args).await;
+        let corrected = log.lines().find(|line| line.contains("drift corrected")).expect(&log);
+        assert!(corrected.contains(" planned: "), "{corrected}");
     })
     .await;
 }
