@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::{
     failure::Failure,
     terminal::{note, printable, width_of_stdout},
-    yaml::yaml,
+    yaml::{pretty, yaml},
 };
 use crate::{
     log,
@@ -75,7 +75,7 @@ impl LineFormatter {
         let Ok(value) = serde_json::from_str::<Value>(line) else {
             return self.write_text(line);
         };
-        let indented = || serde_json::to_string_pretty(&value).unwrap_or_default() + "\n";
+        let indented = || pretty(&value) + "\n";
         // `/version` has no objects, nor has a list of resources.
         let has_objects = is_watch || value["metadata"].is_object();
         let text = match self.output {
@@ -102,7 +102,7 @@ impl LineFormatter {
                 let version = value["metadata"]["resourceVersion"].as_str().unwrap_or_default();
                 let objects = each(&value, |object, _| format!("{}\n", short(object)));
                 let end = format!("the list has version {version}\n");
-                self.fit(&(objects + if value["items"].is_array() { &*end } else { "" }))
+                self.fit(&(printable(&objects) + if value["items"].is_array() { &*end } else { "" }))
             }
         };
         Ok(io::stdout().write_all(text.as_bytes())?)
@@ -131,7 +131,7 @@ impl LineFormatter {
                 "the answer is binary data: write it to a file, with -o raw > FILE".to_owned(),
             ));
         }
-        Ok(writeln!(io::stdout(), "{line}")?)
+        Ok(writeln!(io::stdout(), "{}", printable(line))?)
     }
 
     /// `+1.204s MODIFIED default/web 1208 spec.replicas 1 → 3`.

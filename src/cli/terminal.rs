@@ -21,10 +21,21 @@ pub(super) fn write_error(line: &str, indent: usize) {
     let _ = writeln!(io::stderr(), "{}", wrap(&printable(line), width, indent));
 }
 
-/// A text without control characters: a server's could change what a terminal shows, or worse.
+/// A text without characters that could change what a terminal shows of the others, or worse: an API server has them from anybody.
 pub(super) fn printable(text: &str) -> String {
-    let is_harmless = |c: char| !c.is_control() || c == '\n' || c == '\t';
-    text.replace("\r\n", "\n").chars().map(|c| if is_harmless(c) { c } else { '\u{fffd}' }).collect()
+    let text = text.replace("\r\n", "\n");
+    text.chars().map(|c| if is_printable(c) { c } else { '\u{fffd}' }).collect()
+}
+
+/// Not a control character, nor one that only says how others are shown: from right to left, on another line, not at all. The two that join
+/// and part letters are harmless, and words of Persian and many emoji need them.
+pub(super) fn is_printable(c: char) -> bool {
+    let is_format = matches!(
+        c,
+        '\u{61c}' | '\u{180e}' | '\u{200b}' | '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
+            | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}'
+    );
+    c == '\n' || c == '\t' || !(c.is_control() || is_format)
 }
 
 /// The columns of the terminal on standard output, if it is one.

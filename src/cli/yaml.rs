@@ -1,37 +1,66 @@
 //! YAML that readers of YAML 1.1, such as PyYAML, take for the same value. [`yaml_serde`] quotes only what readers of YAML 1.2
-//! would take for something else than text.
+//! would take for something else than text. And JSON: both have the numbers of characters that are not [printable](is_printable).
 
 use serde_json::Value;
 
-/// Stands for a quote until the value is written. Values that contain this private character are left as they are.
-const QUOTE: &str = "\u{e000}";
+use super::terminal::is_printable;
+
+/// Stands for a quote until the value is written.
+const QUOTE: char = '\u{e000}';
+/// Before and after the number of a text that is put in when the value is written.
+const LATER: char = '\u{e001}';
 
 /// The words of YAML 1.1 that are not text, in lower case: <https://yaml.org/type/bool.html>, `merge`, `value`.
 const WORDS: [&str; 8] = ["y", "yes", "n", "no", "on", "off", "<<", "="];
 
-pub(super) fn yaml(value: &Value) -> String {
-    let mut value = value.clone();
-    if value.to_string().contains(QUOTE) {
-        return yaml_serde::to_string(&value).unwrap_or_default();
+/// A value in JSON, indented.
+pub(super) fn pretty(value: &Value) -> String {
+    let json = serde_json::to_string_pretty(value).unwrap_or_default();
+    escaped(&json, |c| c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect())
+}
+
+/// Replaces what is not printable in JSON.
+fn escaped(json: &str, number: impl Fn(char) -> String) -> String {
+    let mut escaped = String::with_capacity(json.len());
+    for c in json.chars() {
+        if is_printable(c) { escaped.push(c) } else { escaped += &number(c) }
     }
-    quote(&mut value);
-    yaml_serde::to_string(&value).unwrap_or_default().replace(QUOTE, "'")
+    escaped
+}
+
+/// A value in YAML.
+pub(super) fn yaml(value: &Value) -> String {
+    let (mut value, mut later) = (value.clone(), Vec::new());
+    quote(&mut value, &mut later);
+    let text = yaml_serde::to_string(&value).unwrap_or_default().replace(QUOTE, "'");
+    let parts = text.split(LATER).enumerate();
+    let put_in = |(index, part): (usize, &str)| match index % 2 {
+        0 => part.to_owned(),
+        _ => part.parse().ok().and_then(|index: usize| later.get(index).cloned()).unwrap_or_default(),
+    };
+    parts.map(put_in).collect()
 }
 
 /// Quotes each text and key that YAML 1.1 has another meaning for.
-fn quote(value: &mut Value) {
+fn quote(value: &mut Value, later: &mut Vec<String>) {
     match value {
-        Value::String(text) => *text = quoted(text),
-        Value::Array(items) => items.iter_mut().for_each(quote),
+        Value::String(text) => *text = quoted(text, later),
+        Value::Array(items) => items.iter_mut().for_each(|item| quote(item, later)),
         Value::Object(fields) => {
-            fields.values_mut().for_each(quote);
-            *fields = std::mem::take(fields).into_iter().map(|(key, value)| (quoted(&key), value)).collect();
+            fields.values_mut().for_each(|field| quote(field, later));
+            let all = std::mem::take(fields).into_iter();
+            *fields = all.map(|(key, value)| (quoted(&key, later), value)).collect();
         }
         Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
 }
 
-fn quoted(text: &str) -> String {
+fn quoted(text: &str, later: &mut Vec<String>) -> String {
+    if text.chars().any(|c| c == QUOTE || c == LATER || !is_printable(c)) {
+        // A text in JSON is one in YAML, but for the numbers of two units.
+        later.push(escaped(&Value::from(text).to_string(), |c| format!("\\U{:08x}", u32::from(c))));
+        return format!("{LATER}{}{LATER}", later.len() - 1);
+    }
     // `1:30` and `1_000` are numbers, and `2024-01-01` is a date.
     let is_number = text.starts_with(|c: char| c.is_ascii_digit() || "+-.".contains(c))
         && text.chars().all(|c| c.is_ascii_digit() || "+-_.:bxABCDEFetTzZ ".contains(c))
@@ -79,20 +108,34 @@ mod tests {
         }
     }
 
+    /// They went to the terminal as they were, where U+009B begins a command, and U+202E turns the rest of the line round.
+    #[test]
+    fn what_is_not_printable_is_written_by_its_number_and_stays_the_same_value() {
+        let harmful = [
+            "\u{7f}",
+            "\u{85}",
+            "\u{9b}31m: a",
+            "a\u{202e}b\nc",
+            "\u{e0041}",
+            "\u{feff}",
+            "\u{e000}1\u{e001}\u{9b}",
+        ];
+        for text in harmful.into_iter().chain(["\u{1b}[2J", "a\rb"]) {
+            let value = serde_json::json!({text: [text, {"a": text}, "yes"]});
+            let (json, yaml) = (pretty(&value), yaml(&value));
+            assert!(json.chars().chain(yaml.chars()).all(is_printable), "{json}{yaml}");
+            assert_eq!(serde_json::from_str::<Value>(&json).expect("JSON"), value);
+            assert_eq!(yaml_serde::from_str::<Value>(&yaml).expect("YAML"), value, "{yaml}");
+        }
+        assert_eq!(pretty(&"a\u{202e}\u{e0041}".into()), r#""a\u202e\udb40\udc41""#);
+        assert_eq!(yaml(&"a\u{9b}\u{e0041}\"".into()), r#""a\U0000009b\U000e0041\"""#.to_owned() + "\n");
+        let harmless = serde_json::json!("\u{1f469}\u{200d}\u{1f4bb} \u{645}\u{6cc}\u{200c}\u{62e} é");
+        assert_eq!(pretty(&harmless), harmless.to_string());
+    }
+
     #[test]
     fn any_other_value_is_written_as_it_is() {
-        let texts = [
-            "web",
-            "v1",
-            "",
-            "1: 2",
-            "a: b # c",
-            "two\nlines\nyes\n",
-            "it's",
-            "\u{e000}yes",
-            "nginx:1.27",
-            " 1",
-        ];
+        let texts = ["web", "v1", "", "1: 2", "a: b # c", "two\nlines\nyes\n", "it's", "nginx:1.27", " 1"];
         let value = serde_json::json!({"texts": texts, "others": [1, 1.5, true, null, {}, []]});
         let yaml = yaml(&value);
         assert_eq!(yaml_serde::from_str::<Value>(&yaml).expect("YAML"), value, "{yaml}");
