@@ -19,7 +19,10 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use semver::Version;
 use serde_json::{Value, json};
 
-use crate::{manifests::Installation, rbac};
+use crate::{
+    manifests::Installation,
+    rbac::{self, Permission, Reach, Verb},
+};
 
 /// Stands for the namespaces to watch, in an [`Installation`] whose bundle is written.
 pub const TARGET_NAMESPACE: &str = "olm-targets";
@@ -28,10 +31,11 @@ pub const TARGET_NAMESPACE: &str = "olm-targets";
 const KUBERNETES_MIN: &str = "1.33.0";
 /// <https://sdk.operatorframework.io/docs/testing-operators/scorecard/>.
 const SCORECARD_IMAGE: &str = "quay.io/operator-framework/scorecard-test:v1.41.1";
-const SCORECARD_TESTS: [(&str, &str, &str); 5] = [
+const SCORECARD_TESTS: [(&str, &str, &str); 6] = [
     ("basic", "basic-check-spec", "basic-check-spec-test"),
     ("olm", "olm-bundle-validation", "olm-bundle-validation-test"),
     ("olm", "olm-crds-have-validation", "olm-crds-have-validation-test"),
+    ("olm", "olm-crds-have-resources", "olm-crds-have-resources-test"),
     ("olm", "olm-spec-descriptors", "olm-spec-descriptors-test"),
     ("olm", "olm-status-descriptors", "olm-status-descriptors-test"),
 ];
@@ -234,7 +238,7 @@ impl ClusterServiceVersion<'_> {
             "links": self.links()?,
             "installModes": self.install_modes(),
             "install": {"strategy": "deployment", "spec": self.strategy()},
-            "customresourcedefinitions": {"owned": definitions.iter().flat_map(owned).collect::<Value>()},
+            "customresourcedefinitions": {"owned": definitions.iter().flat_map(|one| self.owned(one)).collect::<Value>()},
         });
         if let Some(replaced) = &self.flags.replaces {
             spec["replaces"] = format!("{name}.v{}", self::version("--replaces", replaced)?).into();
@@ -339,29 +343,42 @@ impl ClusterServiceVersion<'_> {
         })
     }
 
+    /// Each served version of a kind, with its fields by their descriptions.
+    fn owned(&self, definition: &Value) -> Vec<Value> {
+        let kind = &definition["spec"]["names"]["kind"];
+        let resources = self.children();
+        let of = |version: &Value| {
+            let schema = &version["schema"]["openAPIV3Schema"];
+            json!({
+                "name": definition["metadata"]["name"],
+                "version": version["name"],
+                "kind": kind,
+                "displayName": kind,
+                "description": text(&schema["description"]),
+                "resources": resources,
+                "specDescriptors": descriptors(&schema["properties"]["spec"], ""),
+                "statusDescriptors": descriptors(&schema["properties"]["status"], ""),
+            })
+        };
+        served(definition).map(of).collect()
+    }
+
+    /// The kinds of which the operator creates objects for those of users. The Lease is for itself.
+    fn children(&self) -> Vec<Value> {
+        let is_child = |one: &&Permission| {
+            one.verbs.contains(&Verb::Create) && one.kind != [""; 2] && one.reach != Reach::OwnNamespace
+        };
+        let permissions = self.installation.permissions.iter().filter(is_child);
+        permissions
+            .map(|Permission { kind: [version, kind], .. }| json!({"version": version, "kind": kind}))
+            .collect()
+    }
+
     /// The only object of its kind in the installation.
     fn object_of(&self, kind: &str) -> Value {
         let objects = self.installation.objects();
         objects.into_iter().find(|object| object["kind"] == kind).unwrap_or_default()
     }
-}
-
-/// Each served version of a kind, with its fields by their descriptions.
-fn owned(definition: &Value) -> Vec<Value> {
-    let kind = &definition["spec"]["names"]["kind"];
-    let of = |version: &Value| {
-        let schema = &version["schema"]["openAPIV3Schema"];
-        json!({
-            "name": definition["metadata"]["name"],
-            "version": version["name"],
-            "kind": kind,
-            "displayName": kind,
-            "description": text(&schema["description"]),
-            "specDescriptors": descriptors(&schema["properties"]["spec"], ""),
-            "statusDescriptors": descriptors(&schema["properties"]["status"], ""),
-        })
-    };
-    served(definition).map(of).collect()
 }
 
 fn served(definition: &Value) -> impl Iterator<Item = &Value> {

@@ -88,6 +88,8 @@ pub struct Permission {
     pub group: &'static str,
     /// The plural name, with the subresource: `deployments`, `databases/status`.
     pub resource: String,
+    /// The version and the kind of the objects. Empty for what an operator writes beside them, such as Events.
+    pub kind: [&'static str; 2],
     /// The verbs.
     pub verbs: BTreeSet<Verb>,
     /// One or more sentences for people.
@@ -102,6 +104,7 @@ impl Permission {
             reach,
             group: K::GROUP,
             resource: K::PLURAL.to_owned(),
+            kind: [K::VERSION, K::KIND],
             verbs: verbs.iter().copied().collect(),
             reason: reason.to_owned(),
         }
@@ -120,6 +123,7 @@ impl Permission {
             reach,
             group: "events.k8s.io",
             resource: "events".to_owned(),
+            kind: [""; 2],
             verbs: [Verb::Create, Verb::Patch].into(),
             reason: "To record Events. A repeated Event is a patch of the first one.".to_owned(),
         }
@@ -131,6 +135,7 @@ impl Permission {
             reach: Reach::AllNamespaces,
             group,
             resource: resource.to_owned(),
+            kind: [""; 2],
             verbs: [Verb::Create].into(),
             reason: "To check who asks for the metrics.".to_owned(),
         }

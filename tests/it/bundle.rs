@@ -30,11 +30,11 @@ fn texts(values: &Value, field: &str) -> Vec<String> {
 
 #[test]
 fn each_operator_has_a_bundle_with_an_example_of_each_version_and_only_the_rights_that_it_needs() {
-    for (operator, versions, cluster_wide) in [
-        ("copyrator", &["v1"][..], &["configmaps", "namespaces"][..]),
-        ("database", &["v1"], &[]),
-        ("memcached", &["v1alpha1"], &[]),
-        ("mywebserver", &["v1", "v2"], &[]),
+    for (operator, versions, children, cluster_wide) in [
+        ("copyrator", &["v1"][..], &["ConfigMap"][..], &["configmaps", "namespaces"][..]),
+        ("database", &["v1"], &["StatefulSet", "PersistentVolumeClaim", "Secret"], &[]),
+        ("memcached", &["v1alpha1"], &["Deployment", "Service"], &[]),
+        ("mywebserver", &["v1", "v2"], &["Deployment", "Service"], &[]),
     ] {
         let dir = tempfile::tempdir().unwrap();
         let output = bundle(dir.path(), &[&[operator], &GIVEN[..]].concat());
@@ -53,6 +53,19 @@ fn each_operator_has_a_bundle_with_an_example_of_each_version_and_only_the_right
         let examples: Value = serde_json::from_str(examples).unwrap();
         for version in versions {
             assert!(texts(&examples, "apiVersion").iter().any(|one| one.ends_with(version)), "{examples}");
+        }
+        let resources = texts(&owned[0]["resources"], "kind");
+        assert!(children.iter().all(|kind| resources.iter().any(|one| one == kind)), "{resources:?}");
+        assert!(!resources.iter().any(|kind| ["", "Event", "Lease"].contains(&&**kind)), "{resources:?}");
+        // Nothing is wrong with it, and its permissions are judged as those of the ClusterRole.
+        let [crds, samples] = ["crd", "samples"]
+            .map(|files| format!("{}/manifests/{operator}/{files}", env!("CARGO_MANIFEST_DIR")));
+        let args = ["scorecard", "--crd", &crds, "--sample", &samples, "--bundle", "bundle"];
+        let judged = listwatch().current_dir(dir.path()).args(args).output().unwrap();
+        let judged = String::from_utf8(judged.stdout).unwrap();
+        let roles = if operator == "database" { "warn  least-privilege" } else { "pass  least-privilege" };
+        for line in ["pass  bundle-valid", roles] {
+            assert!(judged.lines().any(|judged| judged.starts_with(line)), "{line}: {judged}");
         }
         let install = &version["spec"]["install"]["spec"];
         let rules = install["clusterPermissions"].as_array().into_iter().flatten();
