@@ -97,7 +97,14 @@ fn rules_of_roles(rbac: &[Value]) -> Vec<RoleRule<'_>> {
 fn rules_of_bundle(bundle: &[Value]) -> Vec<RoleRule<'_>> {
     let mut rules = Vec::new();
     for csv in bundle.iter().filter(|object| object["kind"] == "ClusterServiceVersion") {
-        for (field, scope) in [("permissions", Scope::Namespace), ("clusterPermissions", Scope::Cluster)] {
+        // OLM makes a ClusterRole of `permissions`, too, if the operator is installed for all namespaces.
+        let is_for_all = |mode: &Value| mode["type"] == "AllNamespaces" && mode["supported"] == true;
+        let widest = if list(&csv["spec"]["installModes"]).any(is_for_all) {
+            Scope::Cluster
+        } else {
+            Scope::Namespace
+        };
+        for (field, scope) in [("permissions", widest), ("clusterPermissions", Scope::Cluster)] {
             for (of, permission) in list(&csv["spec"]["install"]["spec"][field]).enumerate() {
                 for (index, rule) in list(&permission["rules"]).enumerate() {
                     let object = format!("ClusterServiceVersion {}", text(&csv["metadata"]["name"]));
@@ -150,6 +157,13 @@ mod tests {
         let csv = json!({"kind": "ClusterServiceVersion", "spec": {"install": {"spec": {"clusterPermissions": [
             {"rules": [{"apiGroups": ["*"], "resources": ["pods"], "verbs": ["get"]}]}]}}}});
         assert_eq!(check(&[], &[csv]).result, Outcome::Fail);
+        // The same rule was a warning in a ClusterRole, and none in the bundle that OLM makes it from.
+        for (mode, result) in [("AllNamespaces", Outcome::Warn), ("MultiNamespace", Outcome::Pass)] {
+            let csv = json!({"kind": "ClusterServiceVersion", "spec": {
+                "installModes": [{"type": mode, "supported": true}, {"type": "AllNamespaces", "supported": false}],
+                "install": {"spec": {"permissions": [{"rules": role("Role", "", "secrets", "get")["rules"]}]}}}});
+            assert_eq!(check(&[], &[csv]).result, result, "{mode}");
+        }
         assert_eq!(check(&[], &[]).result, Outcome::Skip);
     }
 
