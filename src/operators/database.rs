@@ -184,7 +184,7 @@ fn instance_key(database: &Database, ordinal: i32) -> Key {
 
 /// The children that the report looks at.
 struct KeptChildren {
-    /// `None`: it waits for a backup to be restored, or for lost data.
+    /// `None`: it waits for the scripts, for a backup to be restored, or for lost data.
     set: Option<Child<StatefulSet>>,
     /// The Job that writes a backup into the claim of a new primary.
     restore: Option<Child<Job>>,
@@ -332,18 +332,37 @@ impl Databases {
             Stage::Refused | Stage::Settled if had_data => Stage::Changed,
             stage => stage,
         };
-        let kept = tokio::join!(
-            database.keep(&self.services, &children.primary),
-            database.keep(&self.services, &children.instances),
-            database.keep_at(&self.config_maps, &children.scripts, stage),
+        let primary = database.keep(&self.services, &children.primary);
+        let instances = database.keep(&self.services, &children.instances);
+        let scripts = database.keep_at(&self.config_maps, &children.scripts, stage);
+        let (.., kept, ()) = tokio::join!(
+            primary,
+            instances,
             database.keep(&self.budgets, &children.budget),
             self.keep_secret(database, name, "app"),
             self.keep_secret(database, &replication, "replication"),
-            self.keep_set(database, children, is_lost),
+            self.keep_pods(database, children, scripts, is_lost),
             self.keep_claims(database),
-            self.keep_backup(database, children.backup.as_ref()),
         );
-        let (.., (restore, set), (), cron_job) = kept;
+        kept
+    }
+
+    /// Keeps what makes Pods. New Pods wait for the scripts: they would run those of another owner, with the
+    /// passwords at hand.
+    async fn keep_pods(
+        &self,
+        database: &Reconcile<Database>,
+        children: &DatabaseChildren,
+        scripts: impl Future<Output = Child<ConfigMap>>,
+        is_lost: bool,
+    ) -> KeptChildren {
+        let waits = matches!(scripts.await, Child::NotOurs(_) | Child::Failed { live: None, .. });
+        let is_new = |backup: &&CronJob| self.cron_jobs.find(&backup.key()).is_none();
+        let backup = children.backup.as_ref().filter(|backup| !(waits && is_new(backup)));
+        let ((restore, set), cron_job) = tokio::join!(
+            self.keep_set(database, children, is_lost || waits),
+            self.keep_backup(database, backup),
+        );
         KeptChildren { set, restore, cron_job }
     }
 
@@ -391,15 +410,16 @@ impl Databases {
         Some(cron_job)
     }
 
-    /// Keeps the StatefulSet. Before there is one, keeps the Job that restores a backup, if one is to be restored.
+    /// Keeps the StatefulSet. Before there is one, keeps the Job that restores a backup, if one is to be restored. `waits`: does not create
+    /// a new one.
     async fn keep_set(
         &self,
         database: &Reconcile<Database>,
         children: &DatabaseChildren,
-        is_lost: bool,
+        waits: bool,
     ) -> (Option<Child<Job>>, Option<Child<StatefulSet>>) {
         let is_new = self.sets.find(&database.key()).is_none();
-        if is_new && is_lost {
+        if is_new && waits {
             return (None, None);
         }
         let restore = match &children.restore {

@@ -20,19 +20,19 @@ use smol_str::{SmolStr, format_smolstr};
 use super::{
     Database, Databases,
     data::{Claim, changes_of_owner, claim, has_labels, is_of_instance},
-    desired::backup_labels,
+    desired::{DatabaseChildren, backup_labels},
     pods_of,
     types::DatabaseDeletionPolicy,
 };
 use crate::{
-    children::{ObservedState, Refusal, UNSEEN_RECHECK},
+    children::{Child, ObservedState, Refusal, Stage, UNSEEN_RECHECK},
     client::Error,
     cluster::EventType,
     controller::{Cleanup, Next, Operator, Reconcile, ReconcileError},
     resource::{
         Key, Meta, ObjectMeta, OwnerReference, Resource,
         conditions::{self, Verdict},
-        kinds::{Job, JobStatus, Secret, StatefulSet},
+        kinds::{ConfigMap, Job, JobStatus, Secret, StatefulSet},
         list::Found,
     },
 };
@@ -269,7 +269,8 @@ impl Databases {
             return Ok(LastBackup::Impossible("the data of the primary is lost"));
         }
         let (version, _) = self.version(database).await?;
-        let Some(cron_job) = self.children(database, &version, false).backup else {
+        let DatabaseChildren { backup, scripts, .. } = self.children(database, &version, false);
+        let Some(cron_job) = backup else {
             return Ok(LastBackup::Done);
         };
         if database.metadata.finalizers.iter().any(|finalizer| finalizer == "foregroundDeletion") {
@@ -277,6 +278,10 @@ impl Databases {
         }
         if self.sets.find(&database.key()).is_none_or(|set| set.metadata().is_terminating()) {
             return Ok(LastBackup::Impossible("there is no StatefulSet"));
+        }
+        if let Some(problem) = self.foreign_scripts(database, &scripts).await {
+            self.report_failure(database, FAILED, problem).await?;
+            return Ok(LastBackup::Pending(Next::After(UNSEEN_RECHECK)));
         }
         let name = format_smolstr!("{}-last-backup", database.metadata.name);
         let job = Job {
@@ -320,6 +325,23 @@ impl Databases {
         };
         // It may be in no watch of ours, or its events wake no Database.
         Ok(LastBackup::Pending(if is_owned { next } else { Next::After(UNSEEN_RECHECK) }))
+    }
+
+    /// Why the Job must not run yet: the scripts in its Pod would be those of another owner. Scripts that are missing are created again.
+    async fn foreign_scripts(&self, database: &Database, scripts: &ConfigMap) -> Option<SmolStr> {
+        // With `kubectl delete --cascade=orphan`, they have lost their owner.
+        let is_ours = |live: &ObjectMeta| {
+            live.is_controlled_by(&database.metadata)
+                || live.controller().is_none() && has_labels(database, live)
+        };
+        if self.config_maps.find(&scripts.key()).is_some_and(|live| is_ours(live.metadata())) {
+            return None;
+        }
+        match self.config_maps.keep(database, scripts, Stage::Changed).await.child {
+            Child::NotOurs(problem) => Some(problem.into()),
+            // The Job waits for them.
+            Child::Kept(_) | Child::Awaited(_) | Child::Failed { .. } | Child::OwnerGone => None,
+        }
     }
 
     /// Creates the Job, and its claim, if backups were off until now.

@@ -178,6 +178,38 @@ async fn nothing_that_holds_data_is_ever_deleted() {
     .await;
 }
 
+/// A copy of a ConfigMap had this name before the Database was created. The Pods ran its `start`, with the passwords at hand.
+#[tokio::test]
+async fn nothing_runs_while_the_scripts_are_those_of_another_owner() {
+    on_both(async |fixture| {
+        let _running = start(fixture);
+        let theirs = json!({"metadata": {"name": "db-scripts"}, "data": {"start": "theirs"}});
+        fixture.create("configmaps", &theirs).await;
+        let backup = json!({"schedule": "0 3 * * *"});
+        for spec in [json!({ "backup": backup }), json!({"restoreFrom": {"database": "earlier"}})] {
+            let mut wanted = database(spec);
+            wanted["spec"]["size"] = json!(1);
+            wanted["spec"]["version"] = json!("15");
+            fixture.create("databases", &wanted).await;
+            until_stalled(fixture, "NameConflict", "ConfigMap db-scripts exists").await;
+            let written = fixture.transcript().await;
+            let makes_pods = |line: &String| ["statefulsets", "jobs"].iter().any(|kind| line.contains(kind));
+            assert!(!written.iter().any(makes_pods), "{written:?}");
+            fixture.delete("databases/db").await;
+            fixture.until_gone("databases/db").await;
+        }
+        let spec = json!({"size": 1, "version": "15", "backup": backup});
+        fixture.create("databases", &database(spec)).await;
+        until_stalled(fixture, "NameConflict", "ConfigMap db-scripts exists").await;
+        fixture.delete("configmaps/db-scripts").await;
+        fixture.patch("databases/db", json!({"metadata": {"annotations": {"note": "now"}}})).await;
+        for path in ["statefulsets/db", "cronjobs/db-backup"] {
+            fixture.until(path, |made| made["metadata"]["ownerReferences"][0]["name"] == "db").await;
+        }
+    })
+    .await;
+}
+
 /// While the refused write was tried again, a deleted Service came back after up to a minute.
 #[tokio::test]
 async fn a_claim_that_cannot_grow_is_a_condition_and_delays_nothing_else() {

@@ -84,6 +84,26 @@ async fn deleted(fixture: &Fixture, policy: &str) -> Running {
     running
 }
 
+/// The Job ran what another owner had written into a ConfigMap of this name, with the passwords at hand.
+#[tokio::test]
+async fn a_last_backup_waits_while_its_scripts_are_those_of_another_owner() {
+    on_both(async |fixture| {
+        drop(with_data(fixture, "Retain").await);
+        fixture.delete("configmaps/db-scripts").await;
+        let theirs = json!({"metadata": {"name": "db-scripts"}, "data": {"backup": "theirs"}});
+        fixture.create("configmaps", &theirs).await;
+        fixture.delete("databases/db").await;
+        let _running = start(fixture);
+        until_stalled(fixture, "LastBackupFailed", "ConfigMap db-scripts exists").await;
+        assert_eq!(fixture.find("jobs/db-last-backup").await, None);
+        fixture.delete("configmaps/db-scripts").await;
+        fixture.patch("databases/db", json!({"metadata": {"annotations": {"note": "now"}}})).await;
+        fixture.until("jobs/db-last-backup", |_| true).await;
+        fixture.get("configmaps/db-scripts").await;
+    })
+    .await;
+}
+
 /// Only the policy at the very end counts. The garbage collector deletes what is owned.
 #[tokio::test]
 async fn data_gets_an_owner_only_at_the_end_and_only_if_the_deletion_policy_says_so() {
