@@ -54,9 +54,9 @@ const TERMINATING: &str = "Terminating";
 pub enum Maker {
     /// This rule.
     Us,
-    /// A younger rule, which gives way.
+    /// A younger rule, which gives way. It is in our namespace: a rule of another one may be that of somebody with more rights than ours.
     Younger,
-    /// An older rule, which keeps its copies.
+    /// A rule that keeps its copies: an older one, or one of another namespace.
     Older(Key),
     /// A rule that no longer exists.
     Gone,
@@ -70,7 +70,9 @@ impl Maker {
         match present {
             _ if mark.rule_uid == us.metadata.uid => Maker::Us,
             Some(other) if other.metadata.uid != mark.rule_uid => Maker::Gone,
-            Some(other) if age(other) < age(us) => Maker::Older(other.key()),
+            Some(other) if other.metadata.namespace != us.metadata.namespace || age(other) < age(us) => {
+                Maker::Older(other.key())
+            }
             Some(_) => Maker::Younger,
             None => Maker::Gone,
         }
@@ -343,7 +345,9 @@ pub fn disputed(key: &Key) -> CopyFailure {
 }
 
 fn older(rule: &Key) -> String {
-    format!("the CopyratorRule {rule} is older and has its copy there")
+    format!(
+        "the CopyratorRule {rule} has its copy there, and gives it up only to an older rule of its namespace"
+    )
 }
 
 /// The step for an object that has the name of a copy.

@@ -231,9 +231,11 @@ async fn of_two_rules_for_one_copy_the_older_wins_until_it_is_deleted() {
             fixture.create_rule("b-second", json!({})).await;
             let status = fixture.until_ready("b-second", "CopiesFailed").await;
             assert_eq!(status["failures"][0]["reason"], "OlderWins");
-            let older = format!("the CopyratorRule {}/a-first is older", fixture.user.namespace);
-            let note =
-                format!("{}/settings: OlderWins: {older} and has its copy there", fixture.namespace("a"));
+            let older = format!("the CopyratorRule {}/a-first has its copy there", fixture.user.namespace);
+            let note = format!(
+                "{}/settings: OlderWins: {older}, and gives it up only to an older rule of its namespace",
+                fixture.namespace("a")
+            );
             fixture.until_event("Warning", "CopyFailed", &note).await;
             let copied =
                 fixture.writes().into_iter().filter(|write| write.contains("configmaps")).collect::<Vec<_>>();

@@ -286,6 +286,22 @@ fn the_older_rule_wins_whoever_comes_first() {
     }
 }
 
+/// An old rule took the copies of the rules of all namespaces, with a new source of their name.
+#[test]
+fn a_rule_takes_no_copy_of_a_rule_of_another_namespace_however_old_it_is() {
+    let (mut old, new) =
+        (rule("old", OLD, &json!({"conflictPolicy": "Overwrite"})), rule("new", NEW, &json!({})));
+    old.metadata.namespace = Some("other".into());
+    let mut model = Model::with(&[object("src", "settings", "1")]);
+    model.settle(&new, &[&old], &["a"]);
+    let plan = model.settle(&old, &[&new], &["a"]);
+    model.settle(&new, &[&old], &["a"]);
+    assert_eq!(
+        (&*plan.failures[0].reason, &model.writes[..]),
+        (OLDER_WINS, &["create a/settings".to_owned()][..])
+    );
+}
+
 /// A rule may have been deleted and created again: its copies are those of a deleted rule.
 #[test]
 fn the_maker_of_a_copy_is_the_rule_with_the_same_uid() {
