@@ -152,6 +152,14 @@ async fn get_and_watch_write_bodies_and_events_byte_for_byte() {
         assert!(listed.lines().any(|line| begins(line, [&fixture.namespace, "web"])), "{listed}");
         let nodes = reader.run("get namespaces -A -o wide").await.succeeded();
         assert!(begins(nodes.lines().next().unwrap(), ["NAME", "STATUS"]), "{nodes}");
+        // A terminal obeyed them.
+        let note = "\u{9b}31m\u{202e}";
+        fixture.patch("services/web", json!({"metadata": {"annotations": {"note": note}}})).await;
+        for text in [form("json").await, form("yaml").await] {
+            assert!(!text.contains(['\u{9b}', '\u{202e}']), "{text}");
+            let value: Value = yaml_serde::from_str(&text).unwrap();
+            assert_eq!(value["metadata"]["annotations"]["note"], note, "{text}");
+        }
     })
     .await;
 }
