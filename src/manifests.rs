@@ -126,14 +126,14 @@ impl Installation {
         self.select(object);
     }
 
-    /// Adds the label to each empty selector.
+    /// Adds the label to each `matchLabels`, and to each empty `selector`.
     fn select(&self, value: &mut Value) {
         match value {
             Value::Object(fields) => {
                 for (field, value) in fields {
                     match value.as_object_mut() {
                         Some(labels)
-                            if labels.is_empty() && ["matchLabels", "selector"].contains(&&**field) =>
+                            if field == "matchLabels" || field == "selector" && labels.is_empty() =>
                         {
                             labels.insert(NAME_LABEL.to_owned(), self.name.as_str().into());
                         }

@@ -278,6 +278,20 @@ fn the_binary_prints_what_the_overlays_add() {
     }
 }
 
+/// Each ServiceMonitor selected the Services of all operators in its namespace, so that each Pod was scraped by all of them. Needs
+/// `KUBEBUILDER_ASSETS`.
+#[test]
+fn the_monitoring_overlays_select_one_operator() {
+    let Some(kubectl) = kubectl() else { return };
+    for operator in operators() {
+        let objects = render(&kubectl, &["kustomize", &format!("{operator}/monitoring")]);
+        let of = |kind: &str| objects.iter().find(|object| object["kind"] == kind).unwrap();
+        let (monitor, service) = (of("ServiceMonitor"), of("Service"));
+        assert_eq!(service["metadata"]["labels"]["app.kubernetes.io/name"], format!("{operator}-operator"));
+        assert_eq!(monitor["spec"]["selector"]["matchLabels"], service["metadata"]["labels"]);
+    }
+}
+
 /// Instead of a ClusterRole, the operator has a Role with what `-n` needs, and watches its own namespace. Needs `KUBEBUILDER_ASSETS`.
 #[test]
 fn the_namespaced_overlays_have_a_role_for_one_namespace() {
