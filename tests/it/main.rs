@@ -49,6 +49,7 @@ mod controller;
 mod copyrator;
 
 // The process, with any controllers.
+mod alerts;
 mod metrics;
 mod runtime;
 

@@ -23,6 +23,7 @@ use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 use crate::{
+    alerts::alerts,
     fixture::{Kind, on},
     operator::listwatch,
     refused::{older_crd, with_crd},
@@ -281,7 +282,7 @@ fn the_binary_prints_what_the_overlays_add() {
 /// Each ServiceMonitor selected the Services of all operators in its namespace, so that each Pod was scraped by all of them. Needs
 /// `KUBEBUILDER_ASSETS`.
 #[test]
-fn the_monitoring_overlays_select_one_operator() {
+fn the_monitoring_overlays_select_and_name_one_operator() {
     let Some(kubectl) = kubectl() else { return };
     for operator in operators() {
         let objects = render(&kubectl, &["kustomize", &format!("{operator}/monitoring")]);
@@ -289,6 +290,7 @@ fn the_monitoring_overlays_select_one_operator() {
         let (monitor, service) = (of("ServiceMonitor"), of("Service"));
         assert_eq!(service["metadata"]["labels"]["app.kubernetes.io/name"], format!("{operator}-operator"));
         assert_eq!(monitor["spec"]["selector"]["matchLabels"], service["metadata"]["labels"]);
+        assert_eq!(of("PrometheusRule")["spec"], alerts(&operator, &format!("{operator}-system")));
     }
 }
 

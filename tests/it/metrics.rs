@@ -156,7 +156,7 @@ async fn an_operator_exports_what_the_page_the_alerts_and_the_dashboard_name() {
             }
         }
         for labels in series.values_mut() {
-            labels.extend(["job", "namespace", "pod"].map(str::to_owned));
+            labels.extend(["job", "namespace", "pod", "service"].map(str::to_owned));
         }
         let queries = queries();
         assert!(queries.len() > 20, "{queries:?}");
