@@ -555,11 +555,43 @@ fn each_value_of_the_chart_changes_what_it_names() {
         deployment(&secure)["template"]["spec"]["containers"][0]["args"],
         json!(["run", "mywebserver", "--metrics-secure"])
     );
-    let endpoint = &of("ServiceMonitor", &secure)[0]["spec"]["endpoints"][0];
-    assert_eq!(
-        (&endpoint["scheme"], &endpoint["tlsConfig"]["insecureSkipVerify"]),
-        (&json!("https"), &json!(true))
-    );
+    // Prometheus sent its own token. This one can do no more than its ClusterRole says.
+    let endpoint = |values: &[&str]| of("ServiceMonitor", values).remove(0)["spec"]["endpoints"][0].take();
+    let unverified = endpoint(&secure);
+    let credentials = json!({"name": "mywebserver-operator-metrics-reader", "key": "token"});
+    assert_eq!(unverified["scheme"], "https");
+    assert_eq!(unverified["authorization"], json!({ "credentials": credentials }));
+    assert_eq!(unverified["tlsConfig"], json!({"insecureSkipVerify": true}));
+    let secret = of("Secret", &secure).remove(0);
+    assert_eq!(secret["metadata"]["name"], credentials["name"]);
+    let account = &secret["metadata"]["annotations"]["kubernetes.io/service-account.name"];
+    let bindings = of("ClusterRoleBinding", &secure).into_iter();
+    let mut roles = bindings.filter(|binding| binding["subjects"][0]["name"] == *account);
+    assert_eq!(roles.next().unwrap()["roleRef"]["name"], "mywebserver-operator-metrics-reader");
+    assert_eq!(roles.next(), None);
+
+    let verified = [secure[0], "metrics.certificateSecret=cert"];
+    let expected = json!({
+        "serverName": "mywebserver-operator-metrics.web.svc",
+        "ca": {"secret": {"name": "cert", "key": "ca.crt"}},
+    });
+    assert_eq!(endpoint(&verified)["tlsConfig"], expected);
+    let pod = &deployment(&verified)["template"]["spec"];
+    let container = &pod["containers"][0];
+    assert_eq!(pod["volumes"][0]["secret"], json!({"secretName": "cert"}));
+    assert_eq!(pod["volumes"][0]["name"], container["volumeMounts"][0]["name"]);
+    let path = container["volumeMounts"][0]["mountPath"].as_str().unwrap();
+    assert_eq!(container["args"][3], format!("--metrics-cert-path={path}"));
+
+    let labelled = [
+        "monitoring.enabled=true,monitoring.labels.release=prometheus",
+        "monitoring.runbookUrl=https://docs.example/metrics",
+    ];
+    for kind in ["ServiceMonitor", "PrometheusRule"] {
+        assert_eq!(of(kind, &labelled)[0]["metadata"]["labels"]["release"], "prometheus");
+    }
+    let rule = &of("PrometheusRule", &labelled)[0]["spec"]["groups"][0]["rules"][0];
+    assert_eq!(rule["annotations"]["runbook_url"], "https://docs.example/metrics#listwatchdown");
     let role = |values: &[&str], name: &str| {
         of("ClusterRole", values).into_iter().find(|role| role["metadata"]["name"] == name).expect(name)
     };
@@ -593,6 +625,7 @@ fn each_value_of_the_chart_changes_what_it_names() {
         ("namespaced=2", "want boolean"),
         ("metrics.secure=yes", "want boolean"),
         ("metrics.tls=true", "additional properties 'tls' not allowed"),
+        ("metrics.certificateSecret=cert", "metrics.certificateSecret needs metrics.secure"),
         ("serviceAccount.create=false", "give the name of a ServiceAccount"),
         ("operators={mywebserver,memcached},serviceAccount.name=me", "each has a ServiceAccount of its own"),
         ("operators={copyrator},namespaced=true", "not for the copyrator"),
