@@ -11,7 +11,7 @@
 //! - Gauges are computed at each scrape, from the state of the process.
 //! - Each label has few values: no name of an object or of a namespace, and no text of an error.
 //!
-//! See <https://prometheus.io/docs/specs/om/open_metrics_spec/>.
+//! See <https://prometheus.io/docs/instrumenting/exposition_formats/>.
 
 mod observed;
 mod process;
@@ -25,7 +25,7 @@ use std::{
 };
 
 use prometheus_client::{
-    encoding::text,
+    encoding::{prometheus_text, text},
     metrics::{
         counter::Counter,
         family::Family,
@@ -40,8 +40,14 @@ use smol_str::SmolStr;
 use crate::locked;
 pub(crate) use observed::{Observed, QueueLoad, QueuedKey, WatchState};
 
-/// The media type of [`Metrics::text`].
-pub(crate) const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// The format of [`Metrics::text`].
+#[derive(Clone, Copy)]
+pub(crate) enum TextFormat {
+    /// Version 0.0.4 of the text format of Prometheus, which every scraper reads.
+    Prometheus,
+    /// <https://prometheus.io/docs/specs/om/open_metrics_spec/>
+    OpenMetrics,
+}
 
 /// Buckets of the time of a reconcile, in seconds. As controller-runtime's.
 const RECONCILE_BUCKETS: [f64; 40] = [
@@ -149,6 +155,8 @@ impl Default for Metrics {
         let mut registry = Registry::default();
         process::register(&mut registry);
         let r = &mut registry;
+        let build: Gauges<1> = add(r, "listwatch_build_info", "1, by the version of listwatch");
+        build.get_or_create(&[("version", env!("CARGO_PKG_VERSION").to_owned())]).set(1);
         Metrics {
             requests: add(
                 r,
@@ -353,14 +361,22 @@ impl Metrics {
     }
 
     /// All metrics as text, after a look at the state of the process.
-    pub(crate) fn text(&self, watches: Vec<WatchState>, connections: usize) -> Result<String, fmt::Error> {
+    pub(crate) fn text(
+        &self,
+        format: TextFormat,
+        watches: Vec<WatchState>,
+        connections: usize,
+    ) -> Result<String, fmt::Error> {
         // Two scrapes at a time would clear what the other has found.
         let registry = locked(&self.registry);
         self.connections.set(count(connections));
         self.look_at_watches(watches);
         self.look_at_controllers();
         let mut text = String::new();
-        text::encode(&mut text, &registry)?;
+        match format {
+            TextFormat::Prometheus => prometheus_text::encode(&mut text, &registry)?,
+            TextFormat::OpenMetrics => text::encode(&mut text, &registry)?,
+        }
         Ok(text)
     }
 
@@ -421,6 +437,24 @@ impl Metrics {
                     self.conditions.get_or_create(&labels).inc_by(objects);
                 }
             }
+        }
+    }
+}
+
+impl TextFormat {
+    /// For the header `Accept` of a scraper. Prometheus asks for OpenMetrics first.
+    pub(crate) fn for_accept(accept: Option<&http::HeaderValue>) -> TextFormat {
+        let accept = accept.and_then(|accept| accept.to_str().ok()).unwrap_or_default();
+        match accept.contains("application/openmetrics-text") {
+            true => TextFormat::OpenMetrics,
+            false => TextFormat::Prometheus,
+        }
+    }
+
+    pub(crate) fn media_type(self) -> &'static str {
+        match self {
+            TextFormat::Prometheus => prometheus_text::CONTENT_TYPE,
+            TextFormat::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
         }
     }
 }

@@ -350,6 +350,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::metrics::{Metrics, TextFormat};
 
     fn key(name: &str) -> Key {
         Key::namespaced("default", name)
@@ -404,7 +405,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn each_key_shows_its_state_since_when_and_why() {
-        let metrics = crate::metrics::Metrics::default();
+        let metrics = Metrics::default();
         let queue = queue().measured_by(metrics.queue("Note"));
         for name in ["a", "b", "c", "d"] {
             queue.add(&key(name), Urgency::Change);
@@ -436,7 +437,7 @@ mod tests {
         assert_eq!((adds.get(), retries.get()), (4, 2));
         let QueueLoad { waiting, processing } = queue.load();
         assert_eq!((waiting, processing.len()), (1, 1));
-        let text = metrics.text(Vec::new(), 0).expect("text");
+        let text = metrics.text(TextFormat::Prometheus, Vec::new(), 0).expect("text");
         let worked = "workqueue_work_duration_seconds_sum{name=\"note\",controller=\"note\"} 10.0\n";
         assert!(text.contains(worked), "{text}");
     }

@@ -1,11 +1,11 @@
-//! `/metrics`, for Prometheus.
+//! `/metrics`, for Prometheus, in the format that the scraper asks for.
 
-use hyper::{Method, Request, StatusCode};
+use hyper::{Method, Request, StatusCode, header::ACCEPT};
 
 use super::{HttpAnswer, TEXT, answer as with_body};
 use crate::{
     cluster::Cluster,
-    metrics::{OPEN_METRICS, WatchState},
+    metrics::{TextFormat, WatchState},
 };
 
 /// Whether the answer has metrics.
@@ -17,18 +17,19 @@ pub(super) fn answer<B>(request: &Request<B>, cluster: &Cluster) -> HttpAnswer {
     if !serves(request) {
         return with_body(StatusCode::NOT_FOUND, TEXT, "there is GET /metrics\n");
     }
-    match metrics(cluster) {
-        Ok(text) => with_body(StatusCode::OK, OPEN_METRICS, text),
+    let format = TextFormat::for_accept(request.headers().get(ACCEPT));
+    match metrics(cluster, format) {
+        Ok(text) => with_body(StatusCode::OK, format.media_type(), text),
         Err(error) => with_body(StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("{error}\n")),
     }
 }
 
-fn metrics(cluster: &Cluster) -> Result<String, std::fmt::Error> {
+fn metrics(cluster: &Cluster, format: TextFormat) -> Result<String, std::fmt::Error> {
     let watches = cluster.watches().into_iter().map(|watch| WatchState {
         state: watch.health.state(),
         silence: watch.health.silence(),
         resource: watch.resource,
         objects: watch.objects,
     });
-    cluster.metrics().text(watches.collect(), cluster.connections())
+    cluster.metrics().text(format, watches.collect(), cluster.connections())
 }

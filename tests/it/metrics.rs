@@ -19,6 +19,7 @@ use tokio::{
 };
 
 use crate::{
+    alerts::promtool,
     clients,
     fixture::{Fixture, Kind, on},
     manifests,
@@ -35,13 +36,15 @@ async fn get(url: &str, token: &str) -> Response {
 }
 
 async fn metrics(operator: &Operator) -> String {
+    metrics_in(operator, "*/*", "text/plain; version=0.0.4; charset=utf-8").await
+}
+
+/// The metrics for this header `Accept`, which come in this format.
+async fn metrics_in(operator: &Operator, accept: &str, media_type: &str) -> String {
     let url = format!("http://{}/metrics", operator.address("/metrics").await);
-    let answer = get(&url, "").await;
+    let answer = Client::new().get(&url).header("accept", accept).send().await.unwrap();
     assert_eq!(answer.status(), 200);
-    assert_eq!(
-        answer.headers()["content-type"],
-        "application/openmetrics-text; version=1.0.0; charset=utf-8"
-    );
+    assert_eq!(answer.headers()["content-type"], media_type);
     let text = answer.text().await.unwrap();
     saw("the metrics", &text);
     text
@@ -78,7 +81,7 @@ fn exported(text: &str) -> BTreeMap<String, (String, BTreeSet<String>)> {
     for line in text.lines() {
         if let Some(declared) = line.strip_prefix("# TYPE ") {
             let (name, kind) = declared.split_once(' ').unwrap();
-            last = if kind == "counter" { format!("{name}_total") } else { name.to_owned() };
+            last = name.to_owned();
             all.insert(last.clone(), (kind.to_owned(), BTreeSet::new()));
         } else if !line.starts_with('#') {
             let labels = label.captures_iter(line).map(|found| found[1].to_owned());
@@ -167,11 +170,37 @@ async fn an_operator_exports_what_the_page_the_alerts_and_the_dashboard_name() {
     .await;
 }
 
+/// It missed the help of all counters: every answer was in OpenMetrics, which names them without `_total` there.
+#[tokio::test]
+async fn promtool_finds_no_fault_in_the_metrics() {
+    on(&[Kind::Embedded, Kind::Real], async |fixture| {
+        let Some(mut promtool) = promtool() else { return };
+        let text = metrics(&*busy(fixture).await).await;
+        let build = format!("listwatch_build_info{{version=\"{}\"}} 1\n", env!("CARGO_PKG_VERSION"));
+        assert!(text.contains(&build));
+        promtool
+            .args(["check", "metrics"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut child = promtool.spawn().unwrap();
+        child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+        let output = child.wait_with_output().unwrap();
+        let problems = [&output.stdout[..], &output.stderr].concat();
+        assert_eq!(String::from_utf8_lossy(&problems), "");
+        assert!(output.status.success());
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn the_parser_of_the_python_client_reads_the_metrics() {
     on(&[Kind::Embedded, Kind::Real], async |fixture| {
         let Some(program) = clients::program("python") else { return };
-        let text = metrics(&*busy(fixture).await).await;
+        // As Prometheus asks.
+        let accept = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.2";
+        let media_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+        let text = metrics_in(&*busy(fixture).await, accept, media_type).await;
         let script = "import sys; from prometheus_client.openmetrics.parser import text_string_to_metric_families as read; \
             print(sum(len(family.samples) for family in read(sys.stdin.read())))";
         let python = program.with_file_name("bin/python");
