@@ -31,8 +31,12 @@ use crate::{
 };
 
 /// The pause between two attempts at one key. The first pause is short, for conflicts that the next event resolves. The cap is the longest
-/// time until a retry after somebody has removed the cause of a failure.
-const BACKOFF: Backoff = Backoff { first: Duration::from_millis(200), cap: Duration::from_secs(60) };
+/// time until a retry after somebody has removed the cause of a failure: 30 s, as for watches.
+const BACKOFF: Backoff = Backoff { first: Duration::from_millis(200), cap: Duration::from_secs(30) };
+/// With more keys in `later` than 1,200, the cap is this for each, up to [`CAP_MAX`]. So 2,400 keys that fail together, as while a webhook
+/// is down, cause no more attempts than 1,200: fifty a second.
+const CAP_EACH: Duration = Duration::from_millis(25);
+const CAP_MAX: Duration = Duration::from_secs(60);
 
 /// The longest pause that an operator can ask for. A time that is too far away would be no `Instant`.
 const PAUSE_MAX: Duration = Duration::from_secs(7 * 24 * 60 * 60);
@@ -335,7 +339,9 @@ impl QueueState {
             }
             (ReconcileResult::Failed { at_least }, _) => {
                 queued.failures = queued.failures.saturating_add(1);
-                let pause = BACKOFF.pause(queued.failures, at_least.min(PAUSE_MAX), &mut self.random);
+                let crowd = CAP_EACH.saturating_mul(u32::try_from(self.later.len()).unwrap_or(u32::MAX));
+                let backoff = Backoff { cap: crowd.clamp(BACKOFF.cap, CAP_MAX), ..BACKOFF };
+                let pause = backoff.pause(queued.failures, at_least.min(PAUSE_MAX), &mut self.random);
                 (queued.state, queued.since) = (KeyState::BackingOff(now + pause), now);
                 (now + pause, Some(pause))
             }
@@ -498,7 +504,19 @@ mod tests {
             pauses.push(pause);
         }
         assert!(pauses[0] <= Duration::from_millis(200), "{pauses:?}");
-        assert!(pauses[11] >= Duration::from_secs(30) && pauses[11] <= Duration::from_secs(60), "{pauses:?}");
+        let capped = |pause: Duration, cap| {
+            assert!(pause >= Duration::from_secs(cap) / 2 && pause <= Duration::from_secs(cap), "{pause:?}");
+        };
+        capped(pauses[11], 30);
+
+        for number in 0..2_400 {
+            let other = key(&format!("other-{number}"));
+            queue.add(&other, Urgency::Intent);
+            assert_eq!(queue.take().await, other);
+            queue.done(&other, ReconcileResult::Again(PAUSE_MAX));
+        }
+        assert_eq!(queue.take().await, key("a"));
+        capped(queue.done(&key("a"), FAILED).expect("a pause"), 60);
     }
 
     #[tokio::test(start_paused = true)]

@@ -67,9 +67,9 @@ const TIMEOUT_SECS_NOT_PINGED: std::ops::RangeInclusive<u32> = 60..=75;
 const LIST_LIMIT: Duration = Duration::from_secs(720);
 /// How many bytes of an unreadable line an error shows.
 const GARBLED_BYTES_SHOWN: usize = 80;
-/// The pauses after failed requests. As in client-go, the first pause is 0.8 to 1.6 s.
+/// The pauses after failed requests. As in client-go, the first pause is 0.8 to 1.6 s, and the cap 30 s.
 pub(crate) const BACKOFF: Backoff =
-    Backoff { first: Duration::from_millis(1600), cap: Duration::from_secs(60) };
+    Backoff { first: Duration::from_millis(1600), cap: Duration::from_secs(30) };
 
 /// Watches `scope` and keeps `store` up to date. Runs until dropped.
 pub async fn watch<K: Resource>(

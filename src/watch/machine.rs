@@ -21,6 +21,10 @@ const PAGE_ITEMS: u32 = 100;
 /// After watches have been open for this long in total, the count of failures starts again at zero. Each single watch
 /// may be shorter: some proxies end every watch after 50 s.
 const HEALTHY: Duration = Duration::from_secs(60);
+/// Most failures that count while the kind is missing (404), so that it is looked for every 6.4 to 12.8 s, about as often as by
+/// controller-runtime. Its CRD may come soon, and the answer costs the server little. One request after the CRD may get a 429, which then
+/// waits for 26 s at most.
+const MISSING_FAILURES_MAX: u32 = 4;
 /// A watch that is silent for this much longer than its `timeoutSeconds` counts as dead.
 pub(super) const TIMEOUT_GRACE: Duration = Duration::from_secs(30);
 /// Longest silence after a BOOKMARK. The server sends one about once a minute. The limit applies only after the first
@@ -356,6 +360,9 @@ impl Machine {
             Then::AfterPause(state) => {
                 self.state = state;
                 self.failures = self.failures.saturating_add(1);
+                if let EndReason::Refused { code: 404, .. } = how {
+                    self.failures = self.failures.min(MISSING_FAILURES_MAX);
+                }
                 self.open = Duration::ZERO;
                 let at_least = if let EndReason::Refused { retry_after: Some(asked), .. }
                 | EndReason::Failed { retry_after: Some(asked) } = how

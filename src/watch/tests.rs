@@ -655,6 +655,21 @@ fn a_failing_list_is_backed_off_longer_each_time() {
     }
 }
 
+/// A CRD that was made again was noticed after a minute.
+#[test]
+fn a_missing_kind_is_looked_for_every_few_seconds() {
+    let mut bench = Bench::new(Lists::Paged);
+    let refused = |code| EndReason::Refused { code, retry_after: None };
+    for _ in 0..20 {
+        let Pause::Backoff { failures, .. } = bench.machine.end(refused(404), BLINK) else {
+            panic!("no pause")
+        };
+        assert!(crate::watch::BACKOFF.longest(failures) < Duration::from_secs(13), "{failures}");
+    }
+    let overloaded = bench.machine.end(refused(429), BLINK);
+    assert_eq!(overloaded, Pause::Backoff { failures: 5, at_least: Duration::ZERO });
+}
+
 /// The limit did not apply to the first request, for the version: a slow server failed `/livez`.
 #[tokio::test(start_paused = true)]
 async fn a_streaming_list_is_not_stuck_while_it_waits_for_the_version_of_the_server() {

@@ -190,7 +190,7 @@ async fn a_stop_ends_every_backoff_at_once() {
     assert!(stopped_at.elapsed() < Duration::from_secs(1), "{:?}", stopped_at.elapsed());
 }
 
-/// An object that keeps failing waits for up to a minute.
+/// An object that keeps failing waits for up to half a minute.
 #[tokio::test(start_paused = true)]
 async fn only_a_new_generation_ends_the_pause_after_a_failure() {
     // A paused clock would jump ahead instead of waiting for a socket.
