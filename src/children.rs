@@ -45,10 +45,10 @@ use tracing::info;
 use crate::{
     client::Error,
     cluster::{Cluster, Watch},
-    correction_backoff::CorrectionBackoff,
+    correction_backoff::{CHANGES, CORRECTIONS, CorrectionBackoff},
     resource::{Key, ObjectMeta, OwnerReference, Resource, diff, list::Found, owned_fields},
 };
-use admission::{Difference, Mutations};
+use admission::{Difference, LastWrites};
 use by_owner::ByOwner;
 pub(crate) use by_owner::OfOwner;
 use create::is_wanted;
@@ -77,8 +77,9 @@ pub struct Children<K> {
     corrections: CorrectionBackoff,
     /// The writes that the API server has refused.
     refused: Arc<RefusedWrites>,
-    /// The fields that admission changes in our writes.
-    mutations: Arc<Mutations>,
+    /// The writes of children whose desired state has changed again.
+    changes: CorrectionBackoff,
+    last_writes: Arc<LastWrites>,
     /// The children of each owner.
     by_owner: Arc<ByOwner<K>>,
     /// The path of a label in the selector of new children, which that of a live child may lack.
@@ -99,14 +100,15 @@ enum Ownership {
 impl<K: Resource + Serialize> Children<K> {
     /// Manages the children in a watch.
     pub fn new(cluster: &Cluster, watch: &Watch<K>) -> Children<K> {
-        let mutations = Arc::<Mutations>::default();
+        let last_writes = Arc::<LastWrites>::default();
         Children {
             cluster: cluster.clone(),
             watch: watch.clone(),
-            corrections: CorrectionBackoff::default(),
+            corrections: CorrectionBackoff::new(CORRECTIONS),
             refused: Arc::default(),
-            by_owner: Arc::new(ByOwner::new(cluster, watch, &mutations)),
-            mutations,
+            changes: CorrectionBackoff::new(CHANGES),
+            by_owner: Arc::new(ByOwner::new(cluster, watch, &last_writes)),
+            last_writes,
             new_in_selector: None,
             owning: Vec::new(),
         }
@@ -136,13 +138,16 @@ impl<K: Resource + Serialize> Children<K> {
     /// [`Reconcile::keep`] calls it, with the stage of the owner, and notes the outcome.
     pub async fn keep<O: Resource>(&self, owner: &O, desired: &K, stage: Stage) -> Outcome<K> {
         let (child, write) = match self.watch.find(&desired.key()) {
-            Some(Found::Readable(live)) => self.update(owner, desired, live, stage).await,
+            Some(Found::Readable(live)) => self.update(owner, desired, live).await,
             Some(Found::Broken(broken)) => self.read(owner, desired, &broken.metadata, stage).await,
             None => match self.watch.lacks(desired.metadata()) {
                 None => self.add(owner, desired, stage).await,
                 Some(lack) => Child::failed(Error::new("keep", desired.key().to_string(), lack), None),
             },
         };
+        if let Child::Kept(_) = child {
+            self.last_writes.kept(owner, desired);
+        }
         Outcome { child, write, mutations: self.mutations(owner, &desired.key()) }
     }
 
@@ -168,22 +173,16 @@ impl<K: Resource + Serialize> Children<K> {
         self.watch.find(key)
     }
 
-    async fn update<O: Resource>(
-        &self,
-        owner: &O,
-        desired: &K,
-        live: Arc<K>,
-        stage: Stage,
-    ) -> (Child<K>, Option<Write>) {
+    async fn update<O: Resource>(&self, owner: &O, desired: &K, live: Arc<K>) -> (Child<K>, Option<Write>) {
         match self.ownership(owner, live.metadata()) {
-            Ownership::Ours => self.correct(owner, desired, live, stage).await,
+            Ownership::Ours => self.correct(owner, desired, live).await,
             Ownership::Namesake => self.replace_namesakes(owner, live.metadata()).await,
             Ownership::Foreign => {
                 let write = correction(owner, &live.key(), "adopt");
                 if let Some(waits) = self.refused.waits(owner, &write, None) {
                     return waits;
                 }
-                let adopted = self.adopt(owner, desired, live, stage).await;
+                let adopted = self.adopt(owner, desired, live).await;
                 self.refused.ended(owner, write, adopted)
             }
         }
@@ -204,7 +203,7 @@ impl<K: Resource + Serialize> Children<K> {
             }
             // It may be adopted.
             Ownership::Ours | Ownership::Foreign => match self.cluster.get_live::<K>(&desired.key()).await {
-                Ok(live) => self.update(owner, desired, live, stage).await,
+                Ok(live) => self.update(owner, desired, live).await,
                 Err(error) if error.is_not_found() => self.add(owner, desired, stage).await,
                 Err(error) => Child::failed(error, None),
             },
@@ -240,25 +239,19 @@ impl<K: Resource + Serialize> Children<K> {
     }
 
     /// Corrects a child.
-    async fn correct<O: Resource>(
-        &self,
-        owner: &O,
-        desired: &K,
-        live: Arc<K>,
-        stage: Stage,
-    ) -> (Child<K>, Option<Write>) {
+    async fn correct<O: Resource>(&self, owner: &O, desired: &K, live: Arc<K>) -> (Child<K>, Option<Write>) {
         if live.metadata().is_terminating() {
             return (Child::Awaited(Some(live)), None);
         }
         let operations = self.differences::<O>(&live, desired);
         if operations.is_empty() {
-            return self.correct_by(owner, desired, live, operations, stage).await;
+            return self.correct_by(owner, desired, live, operations).await;
         }
         let write = correction(owner, &live.key(), &describe(&*live, operations.iter().map(path)));
         if let Some(waits) = self.refused.waits(owner, &write, Some(&live)) {
             return waits;
         }
-        let corrected = self.correct_by(owner, desired, live, operations, stage).await;
+        let corrected = self.correct_by(owner, desired, live, operations).await;
         self.refused.ended(owner, write, corrected)
     }
 
@@ -270,7 +263,6 @@ impl<K: Resource + Serialize> Children<K> {
         desired: &K,
         live: Arc<K>,
         operations: Vec<Value>,
-        stage: Stage,
     ) -> (Child<K>, Option<Write>) {
         let mut differences = match self.ours(owner, desired, &live, &operations).await {
             Ok(differences) => differences,
@@ -283,9 +275,12 @@ impl<K: Resource + Serialize> Children<K> {
             return self.replace(live.metadata(), Some(Arc::clone(&live))).await;
         }
         let change = describe_all(&*live, &differences);
-        let correction = correction(owner, &live.key(), &change);
-        if self.corrections.must_wait(&correction) {
-            return Child::failed(changed_back::<O, K>(change, &differences), Some(live));
+        let is_drift = self.last_writes.had(owner, desired);
+        let (backoff, write) = self.backoff(is_drift, owner, desired, &change);
+        if backoff.must_wait(&write) {
+            let error =
+                if is_drift { changed_back::<O, K>(change, &differences) } else { changed_again(change) };
+            return Child::failed(error, Some(live));
         }
         let (patched, mut change) = match self.patch(desired, &live, operations, change).await {
             Ok(patched) => patched,
@@ -302,7 +297,14 @@ impl<K: Resource + Serialize> Children<K> {
             }
             change = describe_all(&*patched, &differences);
         }
-        let write = self.written(owner, correction, change, stage);
+        backoff.count(write);
+        let write = if is_drift {
+            info!(key = %owner.key(), change, "drift corrected");
+            Write::Restored(change)
+        } else {
+            info!(key = %owner.key(), change, "child updated");
+            Write::Updated(change)
+        };
         (Child::Kept(patched), Some(write))
     }
 
@@ -314,7 +316,8 @@ impl<K: Resource + Serialize> Children<K> {
         live: &K,
         operations: &[Value],
     ) -> Result<Vec<Difference>, Error> {
-        let differences = self.mutations.unknown(owner, &live.key(), Difference::all(live, operations));
+        let differences =
+            self.last_writes.not_by_admission(owner, &live.key(), Difference::all(live, operations));
         if differences.iter().any(|difference| live.is_immutable(&difference.path)) {
             return self.unlike_a_new_child(owner, desired, differences).await;
         }
@@ -342,21 +345,16 @@ impl<K: Resource + Serialize> Children<K> {
         }
     }
 
-    /// Counts and logs a correction, unless it follows from a change of the owner.
-    fn written<O: Resource>(&self, owner: &O, correction: String, change: String, stage: Stage) -> Write {
-        match stage {
-            Stage::New | Stage::Changed => Write::Updated(change),
-            Stage::Refused => {
-                self.corrections.corrected(correction);
-                info!(key = %owner.key(), change, "child updated, after an earlier write of a child was refused");
-                Write::Updated(change)
-            }
-            Stage::Settled => {
-                self.corrections.corrected(correction);
-                info!(key = %owner.key(), change, "drift corrected");
-                Write::Restored(change)
-            }
-        }
+    /// The back-off for a write of a child, and the text that identifies the write there.
+    fn backoff<O: Resource>(
+        &self,
+        is_drift: bool,
+        owner: &O,
+        desired: &K,
+        change: &str,
+    ) -> (&CorrectionBackoff, String) {
+        let (backoff, change) = if is_drift { (&self.corrections, change) } else { (&self.changes, "") };
+        (backoff, correction(owner, &desired.key(), change))
     }
 
     /// The operations that make a child as desired.
@@ -436,7 +434,13 @@ fn changed_back<O: Resource, K: Resource>(change: String, differences: &[Differe
     Error::new("keep", change, cause)
 }
 
-/// The text that identifies a correction in [`CorrectionBackoff`]. It has the generation, so that a new spec is never delayed.
+/// The desired state keeps changing.
+fn changed_again(change: String) -> Error {
+    let cause = "the operator has changed it many times within seconds: `desired` may differ at each call; backing off";
+    Error::new("keep", change, cause)
+}
+
+/// The text that identifies a write of a child. It has the generation, so that a new spec is never delayed.
 fn correction<O: Resource>(owner: &O, child: &Key, change: &str) -> String {
     let metadata = owner.metadata();
     format!("{} at generation {}: {child}: {change}", metadata.uid, metadata.generation)
@@ -547,19 +551,19 @@ mod tests {
 
         changes("/spec/type", json!("NodePort"));
         let owned = start();
-        let (created, _) = owned.create(&owner, &desired, Stage::New).await;
+        let (created, _) = owned.create(&owner, &desired).await;
         let Child::Kept(live) = created else { panic!("{created:?}") };
         assert_eq!(owned.mutations(&owner, &desired.key()), named);
 
         // After a restart, one write shows that the difference is not drift.
         let owned = start();
-        let corrected = owned.correct(&owner, &desired, live, Stage::Settled).await;
+        let corrected = owned.correct(&owner, &desired, live).await;
         assert!(matches!(corrected, (Child::Kept(_), None)), "{corrected:?}");
         assert_eq!(owned.mutations(&owner, &desired.key()), named);
 
         // Without its label, the child would be in no watch.
         changes("/metadata/labels/app", json!("other"));
-        let (created, _) = owned.create(&owner, &desired, Stage::New).await;
+        let (created, _) = owned.create(&owner, &desired).await;
         assert!(
             matches!(&created, Child::Failed { error, .. } if error.to_string().contains("undoes our change"))
         );
@@ -581,7 +585,7 @@ mod tests {
         let (desired, live) = (read(deployment(json!({"app": "web"}))), Arc::new(read(changed.clone())));
         let owner = owner();
         let owned = Children::new(&cluster, &cluster.watch::<Deployment>([Scope::default()]));
-        let correct = async || owned.correct(&owner, &desired, Arc::clone(&live), Stage::Settled).await;
+        let correct = async || owned.correct(&owner, &desired, Arc::clone(&live)).await;
         let answers = |status, body: &Value| answers(&server, status, body);
         let writes = || server.requests().iter().filter(|request| request.method != "GET").count();
 
@@ -597,16 +601,16 @@ mod tests {
 
         let owned = Children::new(&cluster, &cluster.watch::<Deployment>([Scope::default()]));
         answers(200, &deployment(json!({"app": "web"})));
-        let replaced = owned.correct(&owner, &desired, live, Stage::Settled).await;
+        let replaced = owned.correct(&owner, &desired, live).await;
         assert!(
             matches!(replaced, (Child::Awaited(Some(_)), None)),
             "a new one would have the selector: {replaced:?}"
         );
     }
 
-    /// With a quota that was raised, the first creation counted as a correction.
+    /// The first creation counted as a correction.
     #[tokio::test]
-    async fn a_child_that_was_refused_before_has_as_many_corrections_as_another_before_they_pause() {
+    async fn only_a_child_that_was_deleted_by_another_client_is_created_again() {
         let (_server, client, cluster) = server().await;
         let service = |name: &str| {
             let metadata = json!({"name": name, "namespace": "default", "resourceVersion": ""});
@@ -616,15 +620,23 @@ mod tests {
         };
         let (owner, child) = (service("web"), service("mws-web"));
         let owned = Children::new(&cluster, &cluster.watch::<Service>([Scope::default()]));
-        let mut stage = Stage::Refused;
-        let mut created = 0;
-        loop {
-            let (made, _) = owned.create(&owner, &child, stage).await;
-            let Child::Kept(live) = made else { break };
-            client.delete::<Service>(&live.key(), &DeleteOptions::default()).await.expect("deleted");
-            (created, stage) = (created + 1, Stage::Settled);
-        }
-        assert_eq!(created, 6);
+        let mut writes = Vec::new();
+        let error = loop {
+            let (made, write) = owned.create(&owner, &child).await;
+            writes.extend(write);
+            match made {
+                Child::Kept(live) => {
+                    owned.last_writes.kept(&owner, &child);
+                    client.delete::<Service>(&live.key(), &DeleteOptions::default()).await.expect("deleted");
+                }
+                Child::Failed { error, .. } => break error.to_string(),
+                made => panic!("{made:?}"),
+            }
+        };
+        let (name, times) = ("Service mws-web".to_owned(), 5);
+        let restored = std::iter::repeat_n(Write::Restored(name.clone()), times);
+        assert_eq!(writes, [Write::Created(name)].into_iter().chain(restored).collect::<Vec<_>>());
+        assert_eq!(error, "keep Service mws-web: another client keeps deleting it; backing off");
     }
 
     /// What admission changes in one was forgotten at a write of the other, and the pause of one paused the other.
@@ -640,25 +652,28 @@ mod tests {
         let (one, other) = (service("default", "ClusterIP"), service("kube-public", "ClusterIP"));
         let owner = owner();
         let owned = Children::new(&cluster, &cluster.watch::<Service>([Scope::default()]));
-        let create = async |child, stage| match owned.create(&owner, child, stage).await.0 {
-            Child::Kept(live) => Some(live),
+        let create = async |child| match owned.create(&owner, child).await.0 {
+            Child::Kept(live) => {
+                owned.last_writes.kept(&owner, child);
+                Some(live)
+            }
             Child::Awaited(_) | Child::NotOurs(_) | Child::Failed { .. } | Child::OwnerGone => None,
         };
 
         answers(&service("default", "NodePort"));
-        let changed = create(&one, Stage::New).await.expect("a Service");
+        let changed = create(&one).await.expect("a Service");
         answers(&other);
-        create(&other, Stage::New).await.expect("a Service");
+        create(&other).await.expect("a Service");
         let requests = server.requests().len();
-        let kept = owned.correct(&owner, &one, changed, Stage::Settled).await;
+        let kept = owned.correct(&owner, &one, changed).await;
         assert!(matches!(kept, (Child::Kept(_), None)), "{kept:?}");
         let writes =
             server.requests().iter().skip(requests).filter(|request| request.method != "GET").count();
         assert_eq!(writes, 0, "admission changed it, and would again");
 
-        while create(&other, Stage::Settled).await.is_some() {}
+        while create(&other).await.is_some() {}
         answers(&one);
-        create(&one, Stage::Settled).await.expect("only the other is paused");
+        create(&one).await.expect("only the other is paused");
     }
 
     /// When many Deployments were deleted, each new one waited for the statuses of the objects before.
@@ -676,7 +691,7 @@ mod tests {
         };
         let kept = || Child::Kept(Arc::new(Service::default()));
         let restored = || Some(Write::Restored("Service web".to_owned()));
-        for stage in [Stage::New, Stage::Refused, Stage::Settled] {
+        for stage in [Stage::New, Stage::Settled] {
             assert!(waits(stage, kept(), restored()).await, "{stage:?}");
             assert!(!waits(stage, kept(), restored()).await, "{stage:?}: if it is created again and again");
             assert!(!waits(Stage::Settled, kept(), None).await);

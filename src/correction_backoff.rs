@@ -1,5 +1,6 @@
-//! The back-off of corrections that another writer keeps reverting, for example a HorizontalPodAutoscaler of the Deployment.
-//! Without it, both would write without end. Each pause is longer than the one before.
+//! The back-off of corrections that another writer keeps reverting, for example a HorizontalPodAutoscaler of the Deployment, and of
+//! writes by an operator whose own desired state differs each time. Without it, they would write without end. Each pause is longer than
+//! the one before.
 
 use std::{
     collections::HashMap,
@@ -11,69 +12,75 @@ use tokio::time::Instant;
 
 use crate::locked;
 
-/// The number of equal corrections, each soon after the one before, without a pause between them.
-const FREE: u32 = 5;
-/// The first pause; each further one is twice as long. Also the time within which a correction must follow another one to
-/// count as its repetition.
-const PAUSE_FIRST: Duration = Duration::from_secs(120);
-/// The longest pause: after the other writer has stopped, our correction follows within this time.
-const PAUSE_MAX: Duration = Duration::from_secs(3600);
-
-/// The latest corrections, by a text with owner, generation, child and fields of the correction.
-#[derive(Default)]
-pub(crate) struct CorrectionBackoff {
-    corrections: Mutex<HashMap<String, Repeated>>,
+/// When equal writes pause.
+#[derive(Clone, Copy)]
+pub(crate) struct Limit {
+    /// The number of equal writes, each soon after the one before, without a pause between them.
+    free: u32,
+    /// The first pause; each further one is twice as long. Also the time within which a write must follow another one to
+    /// count as its repetition.
+    pause_first: Duration,
+    /// The longest pause.
+    pause_max: Duration,
 }
 
-/// A correction.
+/// For corrections. After the other writer has stopped, our correction follows within the longest pause.
+pub(crate) const CORRECTIONS: Limit =
+    Limit { free: 5, pause_first: Duration::from_secs(120), pause_max: Duration::from_secs(3600) };
+/// For writes of a new desired state, which follow from changes elsewhere: only a loop makes so many so fast.
+pub(crate) const CHANGES: Limit =
+    Limit { free: 20, pause_first: Duration::from_secs(1), pause_max: Duration::from_secs(10) };
+
+/// The latest writes, by a text with owner, generation, child and fields.
+pub(crate) struct CorrectionBackoff {
+    limit: Limit,
+    writes: Mutex<HashMap<String, Repeated>>,
+}
+
+/// A write.
 struct Repeated {
     times: u32,
     last: Instant,
 }
 
 impl Repeated {
-    /// The time from the last correction to the next one.
-    fn pause(&self) -> Duration {
-        match self.times.checked_sub(FREE) {
+    /// The time from the last write to the next one.
+    fn pause(&self, limit: Limit) -> Duration {
+        match self.times.checked_sub(limit.free) {
             None => Duration::ZERO,
-            Some(doublings) => PAUSE_FIRST.saturating_mul(1 << doublings.min(16)).min(PAUSE_MAX),
+            Some(doublings) => limit.pause_first.saturating_mul(1 << doublings.min(16)).min(limit.pause_max),
         }
     }
 
-    /// Whether the last correction was not reverted for so long that the next one counts as the first.
-    fn is_over(&self) -> bool {
-        self.last.elapsed() >= (self.pause() * 2).max(PAUSE_FIRST)
+    /// Whether the last write has held for so long that the next one counts as the first.
+    fn is_over(&self, limit: Limit) -> bool {
+        self.last.elapsed() >= (self.pause(limit) * 2).max(limit.pause_first)
     }
 }
 
 impl CorrectionBackoff {
-    /// Whether this correction must wait, because another writer keeps reverting it.
-    pub(crate) fn must_wait(&self, correction: &str) -> bool {
-        self.lock().get(correction).is_some_and(|repeated| repeated.last.elapsed() < repeated.pause())
+    pub(crate) fn new(limit: Limit) -> CorrectionBackoff {
+        CorrectionBackoff { limit, writes: Mutex::default() }
     }
 
-    /// Counts a correction.
-    pub(crate) fn corrected(&self, correction: String) {
-        self.count(correction, 1);
+    /// Whether this write must wait, because it has been repeated too often.
+    pub(crate) fn must_wait(&self, write: &str) -> bool {
+        let repeated = self.lock();
+        repeated.get(write).is_some_and(|repeated| repeated.last.elapsed() < repeated.pause(self.limit))
     }
 
-    /// Counts the creation of a child that may have been refused before: then the first one corrects nothing.
-    pub(crate) fn created(&self, correction: String) {
-        self.count(correction, 0);
-    }
-
-    fn count(&self, correction: String, first: u32) {
+    /// Counts a write.
+    pub(crate) fn count(&self, write: String) {
         let last = Instant::now();
-        self.lock()
-            .entry(correction)
-            .and_modify(|repeated| *repeated = Repeated { times: repeated.times.saturating_add(1), last })
-            .or_insert(Repeated { times: first, last });
+        let mut writes = self.lock();
+        let times = writes.get(&write).map_or(0, |repeated| repeated.times);
+        writes.insert(write, Repeated { times: times.saturating_add(1), last });
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Repeated>> {
-        let mut corrections = locked(&self.corrections);
-        corrections.retain(|_, repeated| !repeated.is_over());
-        corrections
+        let mut writes = locked(&self.writes);
+        writes.retain(|_, repeated| !repeated.is_over(self.limit));
+        writes
     }
 }
 
@@ -86,26 +93,26 @@ mod tests {
     const CORRECTION: &str = "u1 at generation 1: Deployment mws-web at /spec/replicas";
 
     fn repeat(backoff: &CorrectionBackoff) {
-        for _ in 0..FREE {
+        for _ in 0..CORRECTIONS.free {
             assert!(!backoff.must_wait(CORRECTION));
-            backoff.corrected(CORRECTION.to_owned());
+            backoff.count(CORRECTION.to_owned());
         }
         assert!(backoff.must_wait(CORRECTION));
     }
 
     #[tokio::test(start_paused = true)]
     async fn only_the_same_correction_again_and_again_must_wait() {
-        let backoff = CorrectionBackoff::default();
+        let backoff = CorrectionBackoff::new(CORRECTIONS);
         repeat(&backoff);
         assert!(!backoff.must_wait("u1 at generation 2: Deployment mws-web at /spec/replicas"));
-        advance(PAUSE_FIRST).await;
+        advance(CORRECTIONS.pause_first).await;
         assert!(!backoff.must_wait(CORRECTION));
     }
 
     /// Every two minutes the replicas went up and down, for as long as an autoscaler wanted others than we.
     #[tokio::test(start_paused = true)]
     async fn each_pause_is_twice_as_long_up_to_an_hour() {
-        let backoff = CorrectionBackoff::default();
+        let backoff = CorrectionBackoff::new(CORRECTIONS);
         repeat(&backoff);
         for minutes in [2, 4, 8, 16, 32, 60, 60, 60] {
             // The key is looked at again within a minute.
@@ -113,18 +120,18 @@ mod tests {
             assert!(backoff.must_wait(CORRECTION), "{minutes}");
             advance(Duration::from_secs(60)).await;
             assert!(!backoff.must_wait(CORRECTION), "{minutes}");
-            backoff.corrected(CORRECTION.to_owned());
+            backoff.count(CORRECTION.to_owned());
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_correction_that_holds_ends_the_backoff() {
-        let backoff = CorrectionBackoff::default();
+        let backoff = CorrectionBackoff::new(CORRECTIONS);
         repeat(&backoff);
-        advance(PAUSE_FIRST * 2).await;
+        advance(CORRECTIONS.pause_first * 2).await;
         repeat(&backoff);
         assert_eq!(backoff.lock().len(), 1);
-        advance(PAUSE_MAX * 2).await;
+        advance(CORRECTIONS.pause_max * 2).await;
         assert_eq!(backoff.lock().len(), 0, "what is over takes no memory");
     }
 }

@@ -64,10 +64,10 @@
 //! controller/awaits.rs       holds a key until the watches that matter for it have synced
 //! controller/workers.rs      when the key is reconciled again after a reconcile, and what the log says of a failure
 //! controller/deletions.rs    the cleanup after a deleted object; children/by_owner.rs deletes its children
-//! correction_backoff.rs      pauses corrections of a field that another writer keeps changing
+//! correction_backoff.rs      pauses writes that another writer keeps reverting, or that differ each time
 //! children/refused_writes.rs puts off the writes that the API server has refused, and no others
 //! children/outcome.rs        Child: kept, awaited, not ours, failed, or without an owner
-//! children/admission.rs      notices what admission changes
+//! children/admission.rs      remembers the last write of each child, and what admission changed in it
 //! children/report.rs         finish() writes the status and an Event
 //! children/reported.rs       the trait of a kind with a status, for report.rs
 //! children/reporter.rs       the Events, and what all reports of one operator remember
@@ -128,7 +128,7 @@
 //! | [`rbac::roles`] | `+kubebuilder:rbac` | the least roles of an operator, from what its controllers watch, keep and write |
 //! | [`plan::Plan`] | kubectl diff | what the controllers would write now |
 //! | [`manifests::Installation`] | config/default of kubebuilder | everything to install for an operator |
-//! | `correction_backoff` | | pauses the corrections of a field that another writer keeps changing |
+//! | `correction_backoff` | | pauses writes that another writer keeps reverting, or that differ each time |
 //! | `client::Permit` | | a permit of a semaphore: only a few lists run at a time |
 //! | `client::Tap` | | sees each request and answer, for `study` |
 //! | [`resource::diff::Merge`] | x-kubernetes-list-type, x-kubernetes-map-type | the fields that are ours as a whole, and the lists in which other writers have items of their own |

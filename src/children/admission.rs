@@ -1,11 +1,19 @@
-//! The fields that admission changes in our writes. A mutating webhook or policy may change a field that we own, for example to
-//! pull all images from a mirror. Then the answer to our write has another value than the write.
+//! What we remember of the last write of each child: its desired state, and the fields that admission changed.
 //!
-//! Such a field alone causes no further write, until the spec of the owner changes or this process restarts; `outcome.rs` shows
-//! it in the condition `Mutated`. The webhook cannot be named: `managedFields` has our name, because the API server notes the
-//! manager before it calls admission.
+//! If a child differs from the same desired state, another client has changed the child. If the desired state is another one, the operator
+//! itself wants the change. After a restart, nothing is remembered.
+//!
+//! A mutating webhook or policy may change a field that we own, for example to pull all images from a mirror. Then the answer to our write
+//! has another value than the write. Such a field alone causes no further write, until the spec of the owner changes or this process
+//! restarts; `outcome.rs` shows it in the condition `Mutated`. The webhook cannot be named: `managedFields` has our name, because the API
+//! server notes the manager before it calls admission.
 
-use std::{collections::HashMap, fmt, sync::Mutex};
+use std::{
+    collections::HashMap,
+    fmt,
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::Mutex,
+};
 
 use serde::Serialize;
 use serde_json::Value;
@@ -21,16 +29,20 @@ use crate::{
 /// Most characters of a value in a message. A value may be a list.
 const VALUE_LENGTH_MAX: usize = 200;
 
-/// The fields in which the answers to our last writes differ from the writes, by the owner's uid and the key of the child.
+/// What this process remembers of its last writes, by the owner's uid and the key of the child.
 #[derive(Default)]
-pub(super) struct Mutations {
-    known: Mutex<HashMap<(Uid, Key), ChildMutations>>,
+pub(super) struct LastWrites {
+    known: Mutex<HashMap<Uid, HashMap<Key, LastWrite>>>,
 }
 
-struct ChildMutations {
-    /// The owner's generation at the time of the write.
+#[derive(Default)]
+struct LastWrite {
+    /// The hash of the desired state that the child had last.
+    desired: Option<u64>,
+    /// The owner's generation when admission changed the fields.
     generation: i64,
-    fields: Vec<Difference>,
+    /// The fields in which the answer differs from the write.
+    mutations: Vec<Difference>,
 }
 
 /// A field of a child that differs from the desired one.
@@ -78,13 +90,13 @@ impl<K: Resource + Serialize> Children<K> {
             let child = format!("{} {}", K::KIND, desired.metadata().name);
             info!(target: LOG, key = %owner.key(), child, %mutation, "admission changes this field; left as it is");
         }
-        self.mutations.learn(owner, &desired.key(), mutated.clone());
+        self.last_writes.learn(owner, &desired.key(), mutated.clone());
         Ok(mutated)
     }
 
     /// The fields that admission changed in the last write of a child, as texts for the status.
     pub(super) fn mutations<O: Resource>(&self, owner: &O, child: &Key) -> Vec<String> {
-        let fields = self.mutations.of(owner, child).into_iter();
+        let fields = self.last_writes.mutations(owner, child).into_iter();
         fields.map(|field| format!("{} {} at {field}", K::KIND, child.name)).collect()
     }
 }
@@ -132,57 +144,74 @@ impl fmt::Display for Difference {
     }
 }
 
-impl Mutations {
+impl LastWrites {
+    /// The child is as desired now.
+    pub(super) fn kept<O: Resource, K: Resource + Serialize>(&self, owner: &O, desired: &K) {
+        let hash = hash(desired);
+        self.with(owner, &desired.key(), |known| known.desired = Some(hash));
+    }
+
+    /// Whether the child was in this desired state before, so that another client has changed or deleted it since. Otherwise the
+    /// desired state is new, or this process has not seen the child as desired yet.
+    pub(super) fn had<O: Resource, K: Resource + Serialize>(&self, owner: &O, desired: &K) -> bool {
+        let hash = hash(desired);
+        self.with(owner, &desired.key(), |known| known.desired == Some(hash))
+    }
+
     /// The differences that were not made by admission, as far as known. Forgets the fields that no longer differ.
-    pub(super) fn unknown<O: Resource>(
+    pub(super) fn not_by_admission<O: Resource>(
         &self,
         owner: &O,
         child: &Key,
         differences: Vec<Difference>,
     ) -> Vec<Difference> {
-        let metadata = owner.metadata();
-        let place = (metadata.uid.clone(), child.clone());
-        let mut all = locked(&self.known);
-        let Some(known) = all.get_mut(&place) else { return differences };
-        if known.generation != metadata.generation {
-            return differences;
-        }
-        known.fields.retain(|field| differences.contains(field));
-        let unknown = differences.into_iter().filter(|field| !known.fields.contains(field)).collect();
-        if known.fields.is_empty() {
-            all.remove(&place);
-        }
-        unknown
+        self.with(owner, child, |known| {
+            if known.generation != owner.metadata().generation {
+                return differences;
+            }
+            known.mutations.retain(|field| differences.contains(field));
+            differences.into_iter().filter(|field| !known.mutations.contains(field)).collect()
+        })
     }
 
     /// Remembers the differences between a write and its answer.
     pub(super) fn learn<O: Resource>(&self, owner: &O, child: &Key, fields: Vec<Difference>) {
-        if fields.is_empty() {
-            return self.forget(owner, child);
-        }
-        let (uid, generation) = (owner.metadata().uid.clone(), owner.metadata().generation);
-        locked(&self.known).insert((uid, child.clone()), ChildMutations { generation, fields });
+        let generation = owner.metadata().generation;
+        self.with(owner, child, |known| (known.generation, known.mutations) = (generation, fields));
     }
 
     /// Forgets a child that is deleted.
     pub(super) fn forget<O: Resource>(&self, owner: &O, child: &Key) {
-        locked(&self.known).remove(&(owner.metadata().uid.clone(), child.clone()));
+        if let Some(children) = locked(&self.known).get_mut(&owner.metadata().uid) {
+            children.remove(child);
+        }
     }
 
     /// Forgets the children of a deleted owner.
     pub(super) fn forget_all(&self, owner: &Uid) {
-        locked(&self.known).retain(|(uid, _), _| uid != owner);
+        locked(&self.known).remove(owner);
     }
 
-    /// The fields, as texts for the status.
-    pub(super) fn of<O: Resource>(&self, owner: &O, child: &Key) -> Vec<String> {
-        let known = locked(&self.known);
-        let metadata = owner.metadata();
-        let known = known
-            .get(&(metadata.uid.clone(), child.clone()))
-            .filter(|known| known.generation == metadata.generation);
-        known.into_iter().flat_map(|known| &known.fields).map(ToString::to_string).collect()
+    /// The fields that admission changed, as texts for the status.
+    pub(super) fn mutations<O: Resource>(&self, owner: &O, child: &Key) -> Vec<String> {
+        self.with(owner, child, |known| {
+            let is_present = known.generation == owner.metadata().generation;
+            known.mutations.iter().filter(|_| is_present).map(ToString::to_string).collect()
+        })
     }
+
+    fn with<O: Resource, T>(&self, owner: &O, child: &Key, use_it: impl FnOnce(&mut LastWrite) -> T) -> T {
+        let mut all = locked(&self.known);
+        let of_owner = all.entry(owner.metadata().uid.clone()).or_default();
+        use_it(of_owner.entry(child.clone()).or_default())
+    }
+}
+
+/// The hash of a desired state. As JSON, its fields are in order, also those of a `HashMap`.
+fn hash(desired: &impl Serialize) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    serde_json::to_value(desired).unwrap_or_default().hash(&mut hasher);
+    hasher.finish()
 }
 
 #[cfg(test)]
@@ -207,29 +236,29 @@ mod tests {
             Difference::all(&Service { spec, ..Service::default() }, &operations)
         };
         let (one, other) = (differs("NodePort"), differs("LoadBalancer"));
-        let mutations = Mutations::default();
+        let mutations = LastWrites::default();
         let (a, b) = (Key::cluster("a"), Key::cluster("b"));
-        assert_eq!(mutations.unknown(&owner(1), &a, one.clone()), one.clone());
+        assert_eq!(mutations.not_by_admission(&owner(1), &a, one.clone()), one.clone());
         mutations.learn(&owner(1), &a, one.clone());
-        assert_eq!(mutations.unknown(&owner(1), &a, one.clone()), []);
-        assert_eq!(mutations.of(&owner(1), &a), ["/spec/type: \"ClusterIP\" became \"NodePort\""]);
+        assert_eq!(mutations.not_by_admission(&owner(1), &a, one.clone()), []);
+        assert_eq!(mutations.mutations(&owner(1), &a), ["/spec/type: \"ClusterIP\" became \"NodePort\""]);
         // Another child with the same owner was forgotten, too, and so deleted and created without end.
-        assert_eq!(mutations.unknown(&owner(1), &b, vec![]), []);
-        assert_eq!(mutations.unknown(&owner(1), &a, one.clone()), []);
+        assert_eq!(mutations.not_by_admission(&owner(1), &b, vec![]), []);
+        assert_eq!(mutations.not_by_admission(&owner(1), &a, one.clone()), []);
         // A new spec is written.
-        assert_eq!(mutations.unknown(&owner(2), &a, one.clone()), one.clone());
-        assert_eq!(mutations.of(&owner(2), &a), Vec::<String>::new());
+        assert_eq!(mutations.not_by_admission(&owner(2), &a, one.clone()), one.clone());
+        assert_eq!(mutations.mutations(&owner(2), &a), Vec::<String>::new());
         // Somebody else's value is drift.
-        assert_eq!(mutations.unknown(&owner(1), &a, other.clone()), other.clone());
-        assert_eq!(mutations.of(&owner(1), &a), Vec::<String>::new());
+        assert_eq!(mutations.not_by_admission(&owner(1), &a, other.clone()), other.clone());
+        assert_eq!(mutations.mutations(&owner(1), &a), Vec::<String>::new());
         // It has come to be as we want.
         mutations.learn(&owner(1), &a, one.clone());
-        assert_eq!(mutations.unknown(&owner(1), &a, vec![]), []);
-        assert_eq!(mutations.unknown(&owner(1), &a, one.clone()), one.clone());
+        assert_eq!(mutations.not_by_admission(&owner(1), &a, vec![]), []);
+        assert_eq!(mutations.not_by_admission(&owner(1), &a, one.clone()), one.clone());
         // The answer to the next write is as we want.
         mutations.learn(&owner(1), &a, one.clone());
         mutations.learn(&owner(1), &a, vec![]);
-        assert_eq!(mutations.of(&owner(1), &a), Vec::<String>::new());
+        assert_eq!(mutations.mutations(&owner(1), &a), Vec::<String>::new());
     }
 
     #[test]

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tracing::info;
 
-use super::{Child, Children, LOG, Stage, Write, create::is_wanted, describe, path};
+use super::{Child, Children, LOG, Write, create::is_wanted, describe, path};
 use crate::{
     client::Error,
     resource::{Accept, ObjectMeta, OwnerReference, Resource},
@@ -47,7 +47,6 @@ impl<K: Resource + Serialize> Children<K> {
         owner: &O,
         desired: &K,
         live: Arc<K>,
-        stage: Stage,
     ) -> (Child<K>, Option<Write>) {
         let not_ours = |live: &K| (Child::NotOurs(self.not_ours::<O>(desired, live)), None);
         if !self.is_adoptable::<O>(desired, &live) {
@@ -61,7 +60,7 @@ impl<K: Resource + Serialize> Children<K> {
         };
         let change = describe(&*adopted, ["/metadata/ownerReferences"].into_iter());
         info!(target: LOG, key = %owner.key(), change, "child adopted");
-        let (child, write) = self.correct(owner, desired, adopted, stage).await;
+        let (child, write) = self.correct(owner, desired, adopted).await;
         (child, write.or(Some(Write::Updated(change))))
     }
 

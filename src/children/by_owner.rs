@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use super::admission::Mutations;
+use super::admission::LastWrites;
 use crate::{
     client::Error,
     cluster::{Cluster, Watch},
@@ -19,7 +19,7 @@ use crate::{
 pub(super) struct ByOwner<K> {
     cluster: Cluster,
     watch: Watch<K>,
-    mutations: Arc<Mutations>,
+    last_writes: Arc<LastWrites>,
     keys: Arc<Mutex<Keys>>,
     _listening: Listening,
 }
@@ -41,7 +41,7 @@ fn owner(child: &ObjectMeta) -> Option<Uid> {
 }
 
 impl<K: Resource> ByOwner<K> {
-    pub(super) fn new(cluster: &Cluster, watch: &Watch<K>, mutations: &Arc<Mutations>) -> ByOwner<K> {
+    pub(super) fn new(cluster: &Cluster, watch: &Watch<K>, last_writes: &Arc<LastWrites>) -> ByOwner<K> {
         let keys = Arc::<Mutex<Keys>>::default();
         // Two changes may be reported out of order, so the present object replaces the earlier one, whatever the change was.
         let update = {
@@ -73,15 +73,15 @@ impl<K: Resource> ByOwner<K> {
             }
         });
         watch.keys().iter().for_each(|key| update(key, None));
-        let (cluster, watch, mutations) = (cluster.clone(), watch.clone(), Arc::clone(mutations));
-        ByOwner { cluster, watch, mutations, keys, _listening: listening }
+        let (cluster, watch, last_writes) = (cluster.clone(), watch.clone(), Arc::clone(last_writes));
+        ByOwner { cluster, watch, last_writes, keys, _listening: listening }
     }
 }
 
 impl<K: Resource> OfOwner for ByOwner<K> {
     fn delete_all<'a>(&'a self, uid: &'a Uid) -> Deleting<'a> {
         Box::pin(async move {
-            self.mutations.forget_all(uid);
+            self.last_writes.forget_all(uid);
             let keys = locked(&self.keys).get(uid).cloned().unwrap_or_default();
             let mut deleted = Ok(());
             for key in keys {

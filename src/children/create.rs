@@ -4,7 +4,7 @@
 use serde::Serialize;
 use tracing::info;
 
-use super::{Child, Children, LOG, Stage, Write, correction};
+use super::{Child, Children, LOG, Stage, Write, changed_again, correction};
 use crate::{
     client::Error,
     cluster::Cluster,
@@ -19,7 +19,7 @@ impl<K: Resource + Serialize> Children<K> {
         stage: Stage,
     ) -> (Child<K>, Option<Write>) {
         if stage == Stage::New {
-            let added = self.create(owner, desired, stage).await;
+            let added = self.create(owner, desired).await;
             if !matches!(&added.0, Child::Failed { error, .. } if error.is_already_exists()) {
                 return added;
             }
@@ -33,36 +33,28 @@ impl<K: Resource + Serialize> Children<K> {
         // new child, and we would create it again.
         match tokio::join!(self.cluster.get_live::<K>(&key), is_wanted(&self.cluster, owner)) {
             (_, Ok(false)) => (Child::OwnerGone, None),
-            (Ok(live), Ok(true)) => self.update(owner, desired, live, stage).await,
-            (Err(error), Ok(true)) if error.is_not_found() => self.create(owner, desired, stage).await,
+            (Ok(live), Ok(true)) => self.update(owner, desired, live).await,
+            (Err(error), Ok(true)) if error.is_not_found() => self.create(owner, desired).await,
             (_, Err(error)) | (Err(error), _) => Child::failed(error, None),
         }
     }
 
-    pub(super) async fn create<O: Resource>(
-        &self,
-        owner: &O,
-        desired: &K,
-        stage: Stage,
-    ) -> (Child<K>, Option<Write>) {
+    pub(super) async fn create<O: Resource>(&self, owner: &O, desired: &K) -> (Child<K>, Option<Write>) {
         let creation = creation(owner, desired);
         if let Some(waits) = self.refused.waits(owner, &creation, None) {
             return waits;
         }
-        let created = self.create_by(owner, desired, stage, creation.clone()).await;
+        let created = self.create_by(owner, desired).await;
         self.refused.ended(owner, creation, created)
     }
 
-    async fn create_by<O: Resource>(
-        &self,
-        owner: &O,
-        desired: &K,
-        stage: Stage,
-        correction: String,
-    ) -> (Child<K>, Option<Write>) {
+    async fn create_by<O: Resource>(&self, owner: &O, desired: &K) -> (Child<K>, Option<Write>) {
         let child = describe_new(desired);
-        if self.corrections.must_wait(&correction) {
-            let error = Error::new("keep", child, "another client keeps deleting it; backing off");
+        let is_drift = self.last_writes.had(owner, desired);
+        let (backoff, write) = self.backoff(is_drift, owner, desired, &child);
+        if backoff.must_wait(&write) {
+            let deleted = |child| Error::new("keep", child, "another client keeps deleting it; backing off");
+            let error = if is_drift { deleted(child) } else { changed_again(child) };
             return Child::failed(error, None);
         }
         let created = match self.cluster.create_for(owner.metadata(), desired).await {
@@ -70,17 +62,12 @@ impl<K: Resource + Serialize> Children<K> {
             Ok(None) => return (Child::OwnerGone, None),
             Err(error) => return Child::failed(error, None),
         };
-        match stage {
-            Stage::New | Stage::Changed => {}
-            Stage::Refused => self.corrections.created(correction),
-            Stage::Settled => self.corrections.corrected(correction),
-        }
-        let write = match stage {
-            Stage::New | Stage::Changed | Stage::Refused => Write::Created(child),
-            Stage::Settled => {
-                info!(target: LOG, key = %owner.key(), child, "created again");
-                Write::Restored(child)
-            }
+        backoff.count(write);
+        let write = if is_drift {
+            info!(target: LOG, key = %owner.key(), child, "created again");
+            Write::Restored(child)
+        } else {
+            Write::Created(child)
         };
         match self.compare(owner, desired, &created) {
             Ok(_) => (Child::Kept(created), Some(write)),

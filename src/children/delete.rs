@@ -15,7 +15,7 @@ impl<K: Resource + Serialize> Children<K> {
     /// A conflict means that the child has changed and may be orphaned. The next attempt reads the child again.
     pub(super) async fn discard<O: Resource>(&self, owner: &O, key: &Key, stage: Stage) -> Result<(), Error> {
         let is_changed = matches!(stage, Stage::New | Stage::Changed) && owner.metadata().generation > 1;
-        self.mutations.forget(owner, key);
+        self.last_writes.forget(owner, key);
         if let Some(child) = self.watch.find(key) {
             return self.delete_owned(owner, child.metadata()).await;
         }

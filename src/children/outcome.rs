@@ -6,33 +6,26 @@ use std::{sync::Arc, time::Duration};
 use smol_str::format_smolstr;
 
 use super::{
-    refusal::{CHANGED_BY_ADMISSION, is_refusal, is_unapplied},
+    refusal::{CHANGED_BY_ADMISSION, is_refusal},
     reported::{ObservedState, Reported},
 };
 use crate::{
     client::Error,
-    resource::{
-        Condition, Resource,
-        conditions::{self, Verdict},
-    },
+    resource::{Condition, Resource, conditions::Verdict},
 };
 
 /// When to reconcile again while an object of another owner has the name of a child, or while a child is being deleted.
 /// The label selector may hide these objects from our watches. Less than the minute that `docs/conditions.md` promises.
 pub const UNSEEN_RECHECK: Duration = Duration::from_secs(45);
 
-/// Whether the owner's spec was already applied to its children, according to the owner's status. Decides whether a
-/// difference is drift.
+/// Whether the owner's spec was already applied to its children, according to the owner's status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// The owner has no status yet. Usually its children do not exist.
     New,
     /// The owner's spec has changed since its status was written.
     Changed,
-    /// According to the status, a write of a child was refused, or the object was not reconciled. A child that is missing or differs
-    /// now is not necessarily drift.
-    Refused,
-    /// The spec was applied. A child that is missing or differs was deleted or changed by another writer.
+    /// The status is that of the present spec.
     Settled,
 }
 
@@ -40,13 +33,9 @@ impl Stage {
     /// The stage according to the status of an object.
     #[must_use]
     pub fn of<O: Reported>(owner: &O) -> Stage {
-        let (observed_generation, before) = O::observed(owner.status());
-        match observed_generation {
+        match O::observed(owner.status()).0 {
             ..0 => Stage::New,
             observed if observed != owner.metadata().generation => Stage::Changed,
-            _ if conditions::find(before, "Ready").is_some_and(|ready| is_unapplied(&ready.reason)) => {
-                Stage::Refused
-            }
             _ => Stage::Settled,
         }
     }
@@ -89,9 +78,9 @@ pub enum Child<K> {
 pub enum Write {
     /// The child did not exist.
     Created(String),
-    /// The child differed, and the spec of its owner was not applied yet.
+    /// The child differed: the operator wants another state than before, or it has just started and does not know why.
     Updated(String),
-    /// Another writer had changed or deleted the child.
+    /// Another writer had changed or deleted the child since this process saw it as desired.
     Restored(String),
 }
 
@@ -179,8 +168,7 @@ impl Outcomes {
         state: ObservedState,
         now: &str,
     ) -> Vec<Condition> {
-        // A refusal comes before other trouble: [`Stage::of`] reads this reason later, because a child may be missing after
-        // a refusal.
+        // A refusal comes before other trouble: somebody must act.
         let trouble = self.troubles.iter().min_by_key(|verdict| !is_refusal(&verdict.reason));
         let ready = trouble.cloned().unwrap_or(state.ready);
         let stalled = self.dead_end.clone().or(state.stalled);

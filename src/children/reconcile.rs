@@ -108,18 +108,7 @@ impl<K: Resource> Reconcile<K> {
         children: &Children<C>,
         desired: &C,
     ) -> impl Future<Output = Child<C>> + Send {
-        self.keep_at(children, desired, self.stage)
-    }
-
-    /// [`Reconcile::keep`], for a child whose desired state has changed for another reason than the spec of the object: the stage is
-    /// [`Stage::Changed`] then, so that a difference does not count as drift.
-    pub fn keep_at<C: Resource + Serialize>(
-        &self,
-        children: &Children<C>,
-        desired: &C,
-        stage: Stage,
-    ) -> impl Future<Output = Child<C>> + Send {
-        self.noting(children.keep(&*self.object, desired, stage))
+        self.noting(children.keep(&*self.object, desired, self.stage))
     }
 
     /// Creates an object that outlives its owner, such as a password or a claim, unless one of this name exists: `seen`, from a watch of
@@ -252,7 +241,7 @@ impl<K: Reported> Reconcile<K> {
             _ if self.only_plans() => false,
             Stage::New => true,
             Stage::Changed => false,
-            Stage::Refused | Stage::Settled => has_written,
+            Stage::Settled => has_written,
         };
         let mut unreported = locked(&self.reporter.unreported);
         if !can_wait {

@@ -2,7 +2,7 @@
 
 use smol_str::format_smolstr;
 
-use super::{Child, FINALIZER_REMOVED, OPERATOR_FAILED, PAUSED, WATCH_FAILED};
+use super::Child;
 use crate::{
     client::{Error, is_denial},
     resource::{Resource, conditions::Verdict},
@@ -145,11 +145,6 @@ pub(super) fn remedy(message: &str) -> String {
 pub(super) fn is_refusal(reason: &str) -> bool {
     let refusals = Refusal::NAMED.into_iter().map(Refusal::reason);
     refusals.chain([NAME_CONFLICT, PREDECESSOR_TERMINATING]).any(|refusal| refusal == reason)
-}
-
-/// Whether the reason means that the spec may not have been applied to the children, although its generation was observed.
-pub(super) fn is_unapplied(reason: &str) -> bool {
-    is_refusal(reason) || [FINALIZER_REMOVED, OPERATOR_FAILED, PAUSED, WATCH_FAILED].contains(&reason)
 }
 
 impl<K: Resource> Child<K> {

@@ -131,7 +131,7 @@ impl<K: Resource> Statuses<K> for WithoutStatus {
         None
     }
 
-    /// A child that is missing or differs counts as changed by another writer.
+    /// Nothing says that it is new.
     fn stage(&self, _: &K) -> Stage {
         Stage::Settled
     }

@@ -24,7 +24,7 @@ use crate::{
     children::{Children, OfOwner, Reporter, Statuses, WithoutStatus},
     client::Leadership,
     cluster::{Cluster, Index, Watch},
-    correction_backoff::CorrectionBackoff,
+    correction_backoff::{CORRECTIONS, CorrectionBackoff},
     queue::{Queue, Urgency},
     rbac::{Permission, Reach, Verb},
     resource::{Key, Resource, Scope, list::Found},
@@ -73,7 +73,7 @@ impl<K: Resource> Builder<K> {
             queue: Queue::new(fastrand::Rng::new()).measured_by(cluster.metrics().queue(K::KIND)),
             tombstones: Tombstones::default(),
             held: Mutex::default(),
-            corrections: CorrectionBackoff::default(),
+            corrections: CorrectionBackoff::new(CORRECTIONS),
         });
         cluster.metrics().observe(&shared);
         let listener = Arc::clone(&shared);

@@ -61,7 +61,7 @@ impl<O: Operator> Driver<O> {
             None => json!({"op": "add", "path": "/metadata/finalizers/-", "value": finalizer}),
         };
         self.shared.cluster.patch(&**object, vec![operation]).await?;
-        self.shared.corrections.corrected(correction);
+        self.shared.corrections.count(correction);
         Ok(Some(Next::After(Duration::ZERO)))
     }
 

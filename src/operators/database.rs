@@ -29,7 +29,7 @@ use prometheus_client::metrics::{family::Family, gauge::Gauge};
 use smol_str::{SmolStr, ToSmolStr, format_smolstr};
 
 use crate::{
-    children::{Child, Children, ObservedState, PodsOf, Stage, Trouble},
+    children::{Child, Children, ObservedState, PodsOf, Trouble},
     client::Error,
     cluster::{Cluster, Index, Watch},
     controller::{Cleanup, Controller, Next, Operator, Reconcile, ReconcileError},
@@ -317,27 +317,19 @@ impl Databases {
         claims.filter(|claim| is_of_instance(database, &claim.metadata))
     }
 
-    /// Keeps all children. `had_data`: the primary has data from now on. `is_lost`: it must not begin with an empty claim.
+    /// Keeps all children. `is_lost`: the primary must not begin with an empty claim.
     async fn keep(
         &self,
         database: &Reconcile<Database>,
         children: &DatabaseChildren,
-        had_data: bool,
         is_lost: bool,
     ) -> KeptChildren {
         let name = &database.metadata.name;
         let replication = format!("{name}-replication");
-        // That the primary has data changes its scripts, and is not drift.
-        let stage = match database.stage() {
-            Stage::Refused | Stage::Settled if had_data => Stage::Changed,
-            stage => stage,
-        };
-        let primary = database.keep(&self.services, &children.primary);
-        let instances = database.keep(&self.services, &children.instances);
-        let scripts = database.keep_at(&self.config_maps, &children.scripts, stage);
+        let scripts = database.keep(&self.config_maps, &children.scripts);
         let (.., kept, ()) = tokio::join!(
-            primary,
-            instances,
+            database.keep(&self.services, &children.primary),
+            database.keep(&self.services, &children.instances),
             database.keep(&self.budgets, &children.budget),
             self.keep_secret(database, name, "app"),
             self.keep_secret(database, &replication, "replication"),
@@ -686,7 +678,7 @@ impl Operator for Databases {
         let primary = self.primary(&database);
         let had_data = primary.is_some() && database.status.primary_claim.is_empty();
         let children = self.children(&database, &version, had_data);
-        let kept = self.keep(&database, &children, had_data, lost.is_some()).await;
+        let kept = self.keep(&database, &children, lost.is_some()).await;
         database.check()?;
         let (trouble, next) = self.trouble(&database, &children, &kept).await;
         let mut state = ObservedState { next, ..self.state(&database, kept.set.as_ref(), trouble) };

@@ -1,10 +1,16 @@
 //! Tests the controller with any operator: if the operator panics or hangs on one object, it still handles the others.
 
-use std::{collections::HashMap, fmt, future, marker::PhantomData, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt, future,
+    marker::PhantomData,
+    sync::Arc,
+    time::Duration,
+};
 
 use http::Method;
 use listwatch::{
-    children::{Children, Outcome, Stage},
+    children::{Child, Children, Outcome, Stage, Write},
     client::{Client, Error, Request},
     cluster::{Cluster, Watch},
     controller::{Builder, Cleanup, Controller, Next, Operator, Reconcile, ReconcileError},
@@ -715,7 +721,7 @@ impl<K: Resource> Operator for Counting<K> {
 
 /// Kubernetes allows a child in a namespace an owner without one. Its changes woke nobody.
 #[tokio::test(start_paused = true)]
-async fn a_child_of_an_owner_without_a_namespace_wakes_that_owner() {
+async fn a_child_of_an_owner_without_a_namespace_and_a_key_from_a_channel_wake_that_owner() {
     let (_server, user) = client::server().await;
     let cluster = Cluster::new(user.client.clone(), Lists::Paged);
     let namespaces = cluster.watch::<Namespace>([Scope::default()]);
@@ -724,6 +730,8 @@ async fn a_child_of_an_owner_without_a_namespace_wakes_that_owner() {
     let operator = Counting { calls, kind: PhantomData };
     let mut builder = Builder::new(&cluster, &namespaces);
     builder.owns(&config_maps);
+    let (wake, wakes) = tokio::sync::mpsc::channel(1);
+    builder.wakes(wakes);
     let controller = builder.run_by(operator);
     let running = tokio::spawn(controller.run(future::pending()));
     seen.wait_for(|calls| calls[0] == 1).await.unwrap();
@@ -733,6 +741,8 @@ async fn a_child_of_an_owner_without_a_namespace_wakes_that_owner() {
         json!({"apiVersion": "v1", "kind": "Namespace", "name": "default", "uid": uid, "controller": true});
     user.create("configmaps", &json!({"metadata": {"name": "child", "ownerReferences": [owner]}})).await;
     seen.wait_for(|calls| calls[0] == 2).await.unwrap();
+    wake.send(Key::cluster("default")).await.unwrap();
+    seen.wait_for(|calls| calls[0] == 3).await.unwrap();
     running.abort();
 }
 
@@ -845,4 +855,75 @@ async fn a_field_that_the_author_leaves_to_the_api_server_is_neither_a_mutation_
         assert_eq!((&live["type"], &live["ports"]), (&json!("ClusterIP"), &expected));
     })
     .await;
+}
+
+/// Fourteen roll-outs, each for another checksum of a Secret, were called drift; after five, `Ready` said that another client kept
+/// changing the child back, and the next roll-out waited for minutes.
+#[tokio::test]
+async fn a_change_of_the_desired_state_is_no_drift_and_is_never_taken_for_another_client() {
+    on(&[Kind::Embedded, Kind::RealHttp1], async |fixture| {
+        let owner = fixture.create("configmaps", &json!({"metadata": {"name": "owner"}})).await;
+        let owner: ConfigMap = serde_json::from_value(owner).unwrap();
+        let with = |checksum: &str| {
+            let metadata = ObjectMeta::of_child(&owner, "child", [("app", "web")].into_iter().collect());
+            let data = BTreeMap::from([("checksum".to_owned(), checksum.to_owned())]);
+            ConfigMap { metadata, data, ..ConfigMap::default() }
+        };
+        let cluster = Cluster::new(fixture.client.clone(), fixture.lists);
+        let watch = cluster.watch::<ConfigMap>([Scope::default()]);
+        let start = || Children::new(&cluster, &watch);
+        let write = async |children: &Children<ConfigMap>, checksum: &str| {
+            children.keep(&owner, &with(checksum), Stage::Settled).await.write
+        };
+        let changed = "ConfigMap child at /data/checksum".to_owned();
+        let edit = || fixture.patch("configmaps/child", json!({"data": {"checksum": "edited"}}));
+        let until_edited = async || {
+            let key = with("").key();
+            let data = || watch.get(&key).map(|child| child.data.clone());
+            eventually("the edit", async || data().filter(|data| data["checksum"] == "edited")).await;
+        };
+
+        let children = start();
+        assert_eq!(write(&children, "0").await, Some(Write::Created("ConfigMap child".to_owned())));
+        for checksum in 1..=14 {
+            let updated = write(&children, &checksum.to_string()).await;
+            assert_eq!(updated, Some(Write::Updated(changed.clone())), "{checksum}");
+        }
+        // Back to an earlier state, which this process does not take for the last one.
+        assert_eq!(write(&children, "1").await, Some(Write::Updated(changed.clone())));
+        assert_eq!(write(&children, "1").await, None);
+
+        edit().await;
+        until_edited().await;
+        assert_eq!(write(&children, "1").await, Some(Write::Restored(changed.clone())));
+        edit().await;
+        until_edited().await;
+        // After a restart nobody knows who made the difference.
+        assert_eq!(write(&start(), "1").await, Some(Write::Updated(changed.clone())));
+    })
+    .await;
+}
+
+/// Without a pause, an operator whose desired state has the time or a random name in it would write without end.
+#[tokio::test]
+async fn an_operator_that_wants_another_state_at_each_call_is_named_as_the_cause_and_pauses() {
+    let (_server, user) = client::server().await;
+    let owner = user.create("configmaps", &json!({"metadata": {"name": "owner"}})).await;
+    let owner: ConfigMap = serde_json::from_value(owner).unwrap();
+    let cluster = Cluster::new(user.client.clone(), Lists::Paged);
+    let children = Children::new(&cluster, &cluster.watch::<ConfigMap>([Scope::default()]));
+    let mut number = 0;
+    let error = loop {
+        number += 1;
+        let metadata = ObjectMeta::of_child(&owner, "child", [("app", "web")].into_iter().collect());
+        let data = BTreeMap::from([("time".to_owned(), number.to_string())]);
+        let desired = ConfigMap { metadata, data, ..ConfigMap::default() };
+        match children.keep(&owner, &desired, Stage::Settled).await.child {
+            Child::Failed { error, .. } => break error.to_string(),
+            _ => assert!(number < 1000, "no pause"),
+        }
+    };
+    let expected = "keep ConfigMap child at /data/time: the operator has changed it many times within seconds: \
+                    `desired` may differ at each call; backing off";
+    assert_eq!(error, expected);
 }

@@ -546,9 +546,6 @@ fn the_stage_is_that_of_the_last_status() {
     assert_eq!(stage(-1, "RolloutInProgress"), Stage::New);
     assert_eq!(stage(2, "RolloutInProgress"), Stage::Changed);
     assert_eq!(stage(3, "RolloutInProgress"), Stage::Settled);
-    for refused in ["QuotaExceeded", "NameConflict", "PredecessorTerminating"] {
-        assert_eq!(stage(3, refused), Stage::Refused, "{refused}");
-    }
 }
 
 #[test]
