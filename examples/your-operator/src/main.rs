@@ -1,15 +1,18 @@
 //! An operator in a crate of its own: a Page becomes a ConfigMap with the text at its URL.
 
-use std::{collections::BTreeMap, io, thread, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::{Duration, Instant},
+};
 
 use listwatch::{
     children::{Children, Conditions},
     controller::{Controller, Next, Operator, Reconcile, ReconcileError},
-    resource::{Key, Labels, MANAGED_BY, ObjectMeta, conditions::Verdict, kinds::ConfigMap},
+    resource::{Labels, MANAGED_BY, ObjectMeta, conditions::Verdict, kinds::ConfigMap},
     runtime::{self, RuntimeError, Setup},
 };
 use serde::{Deserialize, Serialize};
-use tokio::sync::mpsc;
+use tokio::sync::Mutex;
 
 const OPERATOR: &str = "your-operator";
 
@@ -21,11 +24,11 @@ struct Page {
     status: Conditions,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct PageSpec {
     url: String,
-    every_seconds: u64,
+    every_seconds: u32,
 }
 
 listwatch::kind!(Page, "example.com", "v1", "pages");
@@ -39,39 +42,47 @@ fn desired(page: &Page, text: String) -> ConfigMap {
 
 struct Pages {
     config_maps: Children<ConfigMap>,
+    /// The text for each spec, and when it is read again.
+    texts: Mutex<HashMap<PageSpec, (String, Instant)>>,
+}
+
+impl Pages {
+    async fn text(&self, spec: &PageSpec) -> Result<(String, Instant), reqwest::Error> {
+        let now = Instant::now();
+        self.texts.lock().await.retain(|_, (_, again)| *again > now);
+        if let Some(known) = self.texts.lock().await.get(spec) {
+            return Ok(known.clone());
+        }
+        let text = reqwest::get(&spec.url).await?.error_for_status()?.text().await?;
+        let read = (text, now + Duration::from_secs(spec.every_seconds.into()));
+        self.texts.lock().await.insert(spec.clone(), read.clone());
+        Ok(read)
+    }
 }
 
 impl Operator for Pages {
     type Kind = Page;
 
     async fn reconcile(&self, page: Reconcile<Page>) -> Result<Next, ReconcileError> {
-        let text = reqwest::get(&page.spec.url).await?.error_for_status()?.text().await?;
+        let (text, again) = self.text(&page.spec).await?;
         page.keep(&self.config_maps, &desired(&page, text)).await;
         let ready = Verdict::yes("Written", "the ConfigMap has the text");
         let next = page.finish(Conditions::default(), ready).await?;
-        Ok(next.or_sooner(Next::After(Duration::from_secs(page.spec.every_seconds))))
+        Ok(next.or_sooner(Next::After(again.saturating_duration_since(Instant::now()))))
     }
 }
 
-fn controller(setup: &Setup, wakes: mpsc::Receiver<Key>) -> Controller<Pages> {
+fn controller(setup: &Setup) -> Controller<Pages> {
     let mut pages = setup.kind::<Page>(OPERATOR);
-    let operator = Pages { config_maps: pages.children() };
-    pages.wakes(wakes);
+    let operator = Pages { config_maps: pages.children(), texts: Mutex::default() };
     pages.run_by(operator)
 }
 
 fn main() -> Result<(), RuntimeError> {
     listwatch::log::start()?;
-    let (sender, wakes) = mpsc::channel(1);
-    // A line on standard input names a Page in the namespace `default` whose text is read again at once.
-    thread::spawn(move || {
-        for name in io::stdin().lines().map_while(Result::ok) {
-            drop(sender.blocking_send(Key::namespaced("default", &name)));
-        }
-    });
     runtime::main(OPERATOR, |runtime| {
         let runtime = runtime.definitions(include_str!("../crd.yaml"));
-        runtime.controller("example.com/pages", |setup| controller(&setup, wakes))
+        runtime.controller("example.com/pages", |setup| controller(&setup))
     })
 }
 
