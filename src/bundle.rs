@@ -20,7 +20,7 @@ use semver::Version;
 use serde_json::{Value, json};
 
 use crate::{
-    manifests::Installation,
+    manifests::{Installation, yaml},
     rbac::{self, Permission, Reach, Verb},
 };
 
@@ -117,7 +117,6 @@ fn files(
     samples: &[&str],
 ) -> Result<Vec<(String, String)>, String> {
     let name = &installation.name;
-    let yaml = |object: &Value| yaml_serde::to_string(object).unwrap_or_default();
     let version =
         ClusterServiceVersion { installation, flags, examples: examples(installation, flags, samples)? };
     let mut files = vec![(format!("manifests/{name}.clusterserviceversion.yaml"), yaml(&version.object()?))];

@@ -21,7 +21,6 @@ mod run;
 mod screen;
 mod terminal;
 mod trace;
-mod yaml;
 
 use std::{
     io::{self, Write},

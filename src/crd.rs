@@ -4,15 +4,20 @@
 //! schema, without `$ref`: see
 //! <https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/#specifying-a-structural-schema>.
 
+use std::mem;
+
 use schemars::{JsonSchema, Schema, SchemaGenerator, generate::SchemaSettings, json_schema};
 use serde_json::{Value, json};
 
-use crate::resource::{
-    Resource,
-    conditions::{MESSAGE_LENGTH_MAX, REASON_LENGTH_MAX},
+use crate::{
+    manifests::yaml,
+    resource::{
+        Resource,
+        conditions::{MESSAGE_LENGTH_MAX, REASON_LENGTH_MAX},
+    },
 };
 
-/// The whole definition of a kind that has one version, with the types of its `spec` and its `status`:
+/// The definition of a kind, with the type of its `spec`. The methods of [`Crd`] add the rest:
 ///
 /// ```
 /// # use listwatch::{children::Conditions, crd, resource::ObjectMeta};
@@ -24,11 +29,13 @@ use crate::resource::{
 ///     #[schemars(regex(pattern = "^https?://"))]
 ///     url: String,
 /// }
-/// let definition = crd::of::<Page, PageSpec, Conditions>("page", "A text in a ConfigMap.");
-/// let schema = &definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
-/// assert_eq!(schema["properties"]["spec"]["properties"]["url"]["description"], "Where the text is.");
+/// let definition = crd::of::<Page, PageSpec>("page", "A text in a ConfigMap.")
+///     .status::<Conditions>()
+///     .short_names(&["pg"])
+///     .columns([crd::column("URL", "string", ".spec.url")]);
+/// assert!(definition.yaml().contains("description: Where the text is."));
 /// # #[cfg(feature = "testing")]
-/// listwatch::testing::crd_fits::<Page>(&definition.to_string());
+/// listwatch::testing::crd_fits::<Page>(&definition.yaml());
 /// ```
 ///
 /// A kind that becomes `v2` is still served as `v1`. Between versions the API server only changes `apiVersion`, unless a webhook converts, and
@@ -40,59 +47,140 @@ use crate::resource::{
 /// # #[derive(serde::Serialize, serde::Deserialize)] struct Page { metadata: ObjectMeta, spec: PageSpec }
 /// # listwatch::kind!(Page, "example.com", "v2", "pages");
 /// # #[derive(serde::Serialize, serde::Deserialize, schemars::JsonSchema)] struct PageSpec { url: String }
-/// let mut definition = crd::of::<Page, PageSpec, Conditions>("page", "A text in a ConfigMap.");
-/// let versions = definition["spec"]["versions"].as_array_mut().expect("a list");
-/// let mut v1 = versions[0].clone();
-/// (v1["name"], v1["storage"]) = ("v1".into(), false.into());
-/// versions.insert(0, v1);
+/// let definition = crd::of::<Page, PageSpec>("page", "A text in a ConfigMap.").status::<Conditions>();
+/// let definition = definition.older_version("v1", |_schema| {});
 /// # #[cfg(feature = "testing")]
-/// listwatch::testing::crd_fits::<Page>(&definition.to_string());
+/// listwatch::testing::crd_fits::<Page>(&definition.yaml());
 /// ```
 #[must_use]
-pub fn of<K: Resource, Spec: JsonSchema, Status: JsonSchema>(singular: &str, description: &str) -> Value {
-    let metadata = json!({"type": "object"});
-    let schema = object(description, &metadata, &schema_of::<Spec>(), &status_of::<Status>());
-    definition::<K>(singular, &[], &[version::<K>(K::VERSION, &schema, &[])])
-}
-
-/// The definition of a kind with namespaces.
-#[must_use]
-pub fn definition<K: Resource>(singular: &str, short_names: &[&str], versions: &[Value]) -> Value {
-    let mut names = json!({
+pub fn of<K: Resource, Spec: JsonSchema>(singular: &str, description: &str) -> Crd {
+    let schema = json!({
+        "type": "object",
+        "description": description,
+        "required": ["spec"],
+        "properties": {
+            "apiVersion": {"type": "string"},
+            "kind": {"type": "string"},
+            "metadata": {"type": "object"},
+            "spec": schema_of::<Spec>(),
+        },
+    });
+    let names = json!({
         "kind": K::KIND,
         "listKind": format!("{}List", K::KIND),
         "plural": K::PLURAL,
         "singular": singular,
     });
-    if !short_names.is_empty() {
-        names["shortNames"] = json!(short_names);
-    }
-    json!({
+    let version =
+        json!({"name": K::VERSION, "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}});
+    let definition = json!({
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
         "metadata": {"name": format!("{}.{}", K::PLURAL, K::GROUP)},
-        "spec": {"group": K::GROUP, "scope": "Namespaced", "names": names, "versions": versions},
-    })
+        "spec": {"group": K::GROUP, "scope": "Namespaced", "names": names, "versions": [version]},
+    });
+    Crd { definition, columns: Vec::new() }
 }
 
-/// A served version of a kind, with the subresource `status`. It is stored if it is the version that we read. The columns
-/// for `kubectl get` stand between those that each kind has.
-#[must_use]
-pub fn version<K: Resource>(name: &str, schema: &Value, columns: &[Value]) -> Value {
-    let condition = |field: &str| format!(".status.conditions[?(@.type==\"Ready\")].{field}");
-    let ready = column("Ready", "string", &condition("status"));
-    let reason = wide("Reason", "string", &condition("reason"));
-    let message = wide("Message", "string", &condition("message"));
-    let age = column("Age", "date", ".metadata.creationTimestamp");
-    let columns = [&[ready], columns, &[reason, message, age]].concat();
-    json!({
-        "name": name,
-        "served": true,
-        "storage": name == K::VERSION,
-        "schema": {"openAPIV3Schema": schema},
-        "subresources": {"status": {}},
-        "additionalPrinterColumns": columns,
-    })
+/// A CustomResourceDefinition: of a kind with namespaces and without a status, until a method says otherwise.
+#[derive(Clone, Debug)]
+pub struct Crd {
+    definition: Value,
+    /// Of all versions.
+    columns: Vec<Value>,
+}
+
+impl Crd {
+    /// The objects have a status with conditions, as a subresource. Its default says that the operator has not observed the object yet.
+    /// `kubectl get` shows the condition `Ready`.
+    #[must_use]
+    pub fn status<Status: JsonSchema>(mut self) -> Crd {
+        self.version()["subresources"]["status"] = json!({});
+        let mut status = schema_of::<Status>();
+        status["default"] = json!({"observedGeneration": -1});
+        self.schema(|schema| schema["properties"]["status"] = status)
+    }
+
+    /// The objects are in no namespace.
+    #[must_use]
+    pub fn cluster_scoped(mut self) -> Crd {
+        self.definition["spec"]["scope"] = json!("Cluster");
+        self
+    }
+
+    /// Other names for kubectl.
+    #[must_use]
+    pub fn short_names(mut self, names: &[&str]) -> Crd {
+        self.definition["spec"]["names"]["shortNames"] = json!(names);
+        self
+    }
+
+    /// The columns of `kubectl get`, by [`column`] and [`wide`]. They stand between those of each kind.
+    #[must_use]
+    pub fn columns(mut self, columns: impl IntoIterator<Item = Value>) -> Crd {
+        self.columns = columns.into_iter().collect();
+        self
+    }
+
+    /// The subresource `scale`, for `kubectl scale` and autoscalers. `replicas` is the path of the desired number of Pods.
+    #[must_use]
+    pub fn scale(mut self, replicas: &str) -> Crd {
+        self.version()["subresources"]["scale"] = json!({
+            "specReplicasPath": replicas,
+            "statusReplicasPath": ".status.replicas",
+            "labelSelectorPath": ".status.selector",
+        });
+        self
+    }
+
+    /// Changes the schema of a whole object, for what no type says: a rule over several fields, or the names that `metadata` accepts.
+    #[must_use]
+    pub fn schema(mut self, change: impl FnOnce(&mut Value)) -> Crd {
+        change(&mut self.version()["schema"]["openAPIV3Schema"]);
+        self
+    }
+
+    /// Also serves an older version, with the schema that there is now, and this change of it.
+    #[must_use]
+    pub fn older_version(mut self, name: &str, change: impl FnOnce(&mut Value)) -> Crd {
+        let mut older = self.version().clone();
+        (older["name"], older["storage"]) = (json!(name), json!(false));
+        change(&mut older["schema"]["openAPIV3Schema"]);
+        self.versions().insert(0, older);
+        self
+    }
+
+    /// The definition as JSON.
+    #[must_use]
+    pub fn value(mut self) -> Value {
+        let condition = |field: &str| format!(".status.conditions[?(@.type==\"Ready\")].{field}");
+        let mut columns = mem::take(&mut self.columns);
+        if self.version()["subresources"]["status"].is_object() {
+            columns.insert(0, column("Ready", "string", &condition("status")));
+            columns.push(wide("Reason", "string", &condition("reason")));
+            columns.push(wide("Message", "string", &condition("message")));
+        }
+        columns.push(column("Age", "date", ".metadata.creationTimestamp"));
+        for version in self.versions() {
+            version["additionalPrinterColumns"] = json!(columns);
+        }
+        self.definition
+    }
+
+    /// The definition as YAML, for [`Runtime::definitions`](crate::runtime::Runtime::definitions).
+    #[must_use]
+    pub fn yaml(&self) -> String {
+        yaml(&self.clone().value())
+    }
+
+    fn versions(&mut self) -> &mut Vec<Value> {
+        self.definition["spec"]["versions"].as_array_mut().expect("a list since `of`")
+    }
+
+    /// The stored version, which is the newest.
+    fn version(&mut self) -> &mut Value {
+        self.versions().last_mut().expect("one since `of`")
+    }
 }
 
 /// A column of `kubectl get`.
@@ -107,16 +195,6 @@ pub fn wide(name: &str, kind: &str, path: &str) -> Value {
     json!({"name": name, "type": kind, "jsonPath": path, "priority": 1})
 }
 
-/// The subresource `scale`, for `kubectl scale` and autoscalers. `replicas` is the path of the desired number of Pods.
-#[must_use]
-pub fn scale(replicas: &str) -> Value {
-    json!({
-        "specReplicasPath": replicas,
-        "statusReplicasPath": ".status.replicas",
-        "labelSelectorPath": ".status.selector",
-    })
-}
-
 /// The schema of a type, as the API server takes it.
 #[must_use]
 pub fn schema_of<T: JsonSchema>() -> Value {
@@ -129,14 +207,6 @@ pub fn schema_of<T: JsonSchema>() -> Value {
         fields.remove("title");
     }
     plain_enums(&mut schema);
-    schema
-}
-
-/// The schema of a status. Its default says that the operator has not observed the object yet.
-#[must_use]
-pub fn status_of<T: JsonSchema>() -> Value {
-    let mut schema = schema_of::<T>();
-    schema["default"] = json!({"observedGeneration": -1});
     schema
 }
 
@@ -158,23 +228,6 @@ fn plain_enums(schema: &mut Value) {
         Value::Array(items) => items.iter_mut().for_each(plain_enums),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
-}
-
-/// The schema of a whole object: `spec` required, `status` not, and names that `metadata` accepts.
-#[must_use]
-pub fn object(description: &str, metadata: &Value, spec: &Value, status: &Value) -> Value {
-    json!({
-        "type": "object",
-        "description": description,
-        "required": ["spec"],
-        "properties": {
-            "apiVersion": {"type": "string"},
-            "kind": {"type": "string"},
-            "metadata": metadata,
-            "spec": spec,
-            "status": status,
-        },
-    })
 }
 
 /// `status.conditions`, as in `metav1.Condition`.

@@ -4,7 +4,11 @@
 //! The objects that look the same for each operator are those of `manifests/base`, where they are explained. The roles follow from what
 //! the controllers do ([`rbac`]).
 
+mod yaml;
+
 use serde_json::{Value, json};
+
+pub(crate) use yaml::{is_printable, pretty, yaml};
 
 use crate::rbac::{self, Permission};
 
@@ -50,8 +54,7 @@ impl Installation {
     /// The objects as YAML, those first that others need.
     #[must_use]
     pub fn yaml(&self) -> String {
-        let yaml = |object: &Value| yaml_serde::to_string(object).unwrap_or_default();
-        self.objects().iter().map(yaml).collect::<Vec<_>>().join("---\n")
+        documents(&self.objects())
     }
 
     /// The objects, those first that others need.
@@ -145,6 +148,11 @@ impl Installation {
             Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
         }
     }
+}
+
+/// Several objects as YAML.
+pub(crate) fn documents(objects: &[Value]) -> String {
+    objects.iter().map(yaml).collect::<Vec<_>>().join("---\n")
 }
 
 fn read(yaml: &str) -> Value {

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use super::{failure::Failure, run::chosen};
-use crate::operators::BuiltIn;
+use crate::{manifests, operators::BuiltIn};
 
 /// Print the CustomResourceDefinitions, for kubectl apply -f -
 #[derive(Debug, clap::Args)]
@@ -14,12 +14,6 @@ pub(super) struct CrdArgs {
 }
 
 pub(super) fn main(crd: &CrdArgs) -> Result<(), Failure> {
-    let definitions = chosen(&crd.operators).into_iter().flat_map(BuiltIn::definitions);
-    for (index, definition) in definitions.enumerate() {
-        let yaml = yaml_serde::to_string(&definition);
-        let yaml = yaml.map_err(|error| Failure::Runtime(error.to_string()))?;
-        let separator = if index == 0 { "" } else { "---\n" };
-        write!(io::stdout(), "{separator}{yaml}")?;
-    }
-    Ok(())
+    let definitions: Vec<_> = chosen(&crd.operators).into_iter().flat_map(BuiltIn::definitions).collect();
+    Ok(write!(io::stdout(), "{}", manifests::documents(&definitions))?)
 }

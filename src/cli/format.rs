@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 use super::{
     failure::Failure,
     terminal::{note, printable, width_of_stdout},
-    yaml::{pretty, yaml},
 };
 use crate::{
     log,
+    manifests::{pretty, yaml},
     study::{
         object::{CHANGES_CHARS, changes_within},
         wrap::wrap,

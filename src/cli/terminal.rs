@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal, Write};
 
 use terminal_size::{Width, terminal_size_of};
 
-use crate::{log, study::wrap::wrap};
+use crate::{log, manifests::is_printable, study::wrap::wrap};
 
 /// A line on standard error about an exchange. If standard error is closed, the line is dropped.
 pub(super) fn note(text: &str) {
@@ -25,17 +25,6 @@ pub(super) fn write_error(line: &str, indent: usize) {
 pub(super) fn printable(text: &str) -> String {
     let text = text.replace("\r\n", "\n");
     text.chars().map(|c| if is_printable(c) { c } else { '\u{fffd}' }).collect()
-}
-
-/// Not a control character, nor one that only says how others are shown: from right to left, on another line, not at all. The two that join
-/// and part letters are harmless, and words of Persian and many emoji need them.
-pub(super) fn is_printable(c: char) -> bool {
-    let is_format = matches!(
-        c,
-        '\u{61c}' | '\u{180e}' | '\u{200b}' | '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
-            | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}'
-    );
-    c == '\n' || c == '\t' || !(c.is_control() || is_format)
 }
 
 /// The columns of the terminal on standard output, if it is one.

@@ -8,12 +8,14 @@ use std::{
     process,
 };
 
+use serde_json::Value;
+
 use super::{Runtime, RuntimeError, checked};
 #[cfg(feature = "bundle")]
 use crate::bundle::{self, BundleFlags};
 use crate::{
     leader::LeaderElection,
-    manifests::{Installation, roles_of_users},
+    manifests::{self, Installation, roles_of_users},
     plan::{Objects, Plan},
     rbac, shutdown,
 };
@@ -76,10 +78,7 @@ pub fn main(name: &str, controllers: impl FnOnce(Runtime) -> Runtime) -> Result<
             process::exit(code.into())
         }
         OperatorCommand::Help => format!("{USAGE}{USAGE_BUNDLE}"),
-        OperatorCommand::Crd => {
-            let definitions = controllers(Runtime::offline()?).definitions;
-            definitions.iter().map(|yaml| format!("{}\n", yaml.trim_end())).collect::<Vec<_>>().join("---\n")
-        }
+        OperatorCommand::Crd => manifests::documents(&definitions_of(&controllers(Runtime::offline()?))?),
         OperatorCommand::Rbac(namespaces) => {
             let runtime = Runtime::offline()?.namespaces(namespaces)?;
             rbac::roles(name, &controllers(runtime).permissions()?)
@@ -274,6 +273,14 @@ fn wrong(problem: String) -> RuntimeError {
     RuntimeError::Config(problem)
 }
 
+/// The CustomResourceDefinitions of the controllers.
+fn definitions_of(runtime: &Runtime) -> Result<Vec<Value>, RuntimeError> {
+    let documents = runtime.definitions.iter().flat_map(|yaml| listwatch_yaml::documents(yaml));
+    let is_empty = |document: &Result<Value, _>| matches!(document, Ok(Value::Null));
+    let read = documents.filter(|document| !is_empty(document)).collect::<Result<_, _>>();
+    read.map_err(|error| wrong(format!("the definition is not YAML: {error}")))
+}
+
 fn installation(
     name: &str,
     flags: ManifestsFlags,
@@ -282,14 +289,8 @@ fn installation(
     let ManifestsFlags { image, namespace, replicas, watched, has_service_monitor, has_network_policy } =
         flags;
     let runtime = Runtime::offline()?.leader_election(LeaderElection::default())?;
-    let mut runtime = controllers(runtime.namespaces(watched.clone())?);
-    let mut definitions = Vec::new();
-    for yaml in std::mem::take(&mut runtime.definitions) {
-        for definition in listwatch_yaml::documents(&yaml) {
-            definitions
-                .push(definition.map_err(|error| wrong(format!("the definition is not YAML: {error}")))?);
-        }
-    }
+    let runtime = controllers(runtime.namespaces(watched.clone())?);
+    let definitions = definitions_of(&runtime)?;
     let mut variables = vec![
         ("LEADER_ELECT", "true".to_owned()),
         ("METRICS_BIND_ADDRESS", ":8080".to_owned()),
@@ -407,6 +408,18 @@ mod tests {
         ] {
             assert_eq!(parse(arguments).err().map(|error| error.to_string()).as_deref(), Some(problem));
         }
+    }
+
+    /// kubectl applied only the first of two in JSON, and nobody could read a change of one line in git.
+    #[tokio::test]
+    async fn several_definitions_are_yaml_whatever_they_were() {
+        let json = |name: &str| serde_json::json!({"kind": name, "enum": ["on", "off"]}).to_string();
+        let runtime = add(Runtime::offline().expect("a runtime"));
+        let runtime = runtime.definitions(json("A")).definitions("# A comment\nkind: B\n---\nkind: C\n---\n");
+        let printed = manifests::documents(&definitions_of(&runtime).expect("YAML"));
+        assert_eq!(printed, "enum:\n- 'on'\n- 'off'\nkind: A\n---\nkind: B\n---\nkind: C\n");
+        let broken = definitions_of(&runtime.definitions("{")).expect_err("an error").to_string();
+        assert!(broken.starts_with("the definition is not YAML: "), "{broken}");
     }
 
     #[cfg(feature = "bundle")]

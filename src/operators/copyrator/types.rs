@@ -354,32 +354,37 @@ fn selector(_: &mut SchemaGenerator) -> Schema {
 /// The whole definition.
 #[must_use]
 pub fn definition() -> Value {
-    let mut schema = crd::schema_of::<CopyratorSpec>();
-    schema["description"] =
-        json!("Copies ConfigMaps or Secrets to other namespaces, and keeps the copies up to date.");
-    schema["properties"]["apiVersion"] = json!({"type": "string"});
-    schema["properties"]["kind"] = json!({"type": "string"});
-    schema["properties"]["metadata"] = json!({"type": "object"});
-    schema["properties"]["status"] = crd::status_of::<CopyratorStatus>();
-    schema["x-kubernetes-validations"] = json!([
-        {
-            // `dyn`, because the type of `selector` has no fields for the labels.
-            "rule": "(has(self.selector) && size(dyn(self.selector)) > 0) || (has(self.allowAll) && self.allowAll)",
-            "message": "selector is empty: give the labels of the objects to copy, or set allowAll to true to copy all of them",
-        },
-        {
-            "rule": "!(has(self.namespace) && has(self.namespaces))",
-            "message": "namespace and namespaces cannot both be set: leave one of them out",
-        },
-    ]);
-    let columns = [
-        column("Kind", "string", ".ruleType"),
-        column("Sources", "integer", ".status.sources"),
-        column("Copies", "integer", ".status.copies"),
-        column("Failed", "integer", ".status.failed"),
-    ];
-    let version = crd::version::<CopyratorRule>(CopyratorRule::VERSION, &schema, &columns);
-    crd::definition::<CopyratorRule>("copyrator", &["copyr"], &[version])
+    let description = "Copies ConfigMaps or Secrets to other namespaces, and keeps the copies up to date.";
+    // The fields stand beside `metadata`, not in a `spec`.
+    let fields = |schema: &mut Value| {
+        let mut outer = std::mem::replace(schema, crd::schema_of::<CopyratorSpec>());
+        schema["description"] = outer["description"].take();
+        for field in ["apiVersion", "kind", "metadata"] {
+            schema["properties"][field] = outer["properties"][field].take();
+        }
+        schema["x-kubernetes-validations"] = json!([
+            {
+                // `dyn`, because the type of `selector` has no fields for the labels.
+                "rule": "(has(self.selector) && size(dyn(self.selector)) > 0) || (has(self.allowAll) && self.allowAll)",
+                "message": "selector is empty: give the labels of the objects to copy, or set allowAll to true to copy all of them",
+            },
+            {
+                "rule": "!(has(self.namespace) && has(self.namespaces))",
+                "message": "namespace and namespaces cannot both be set: leave one of them out",
+            },
+        ]);
+    };
+    crd::of::<CopyratorRule, CopyratorSpec>("copyrator", description)
+        .schema(fields)
+        .status::<CopyratorStatus>()
+        .short_names(&["copyr"])
+        .columns([
+            column("Kind", "string", ".ruleType"),
+            column("Sources", "integer", ".status.sources"),
+            column("Copies", "integer", ".status.copies"),
+            column("Failed", "integer", ".status.failed"),
+        ])
+        .value()
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use smol_str::SmolStr;
 use crate::{
     crd::{self, column, wide},
     operators::pod_settings::{self, PodSettings},
-    resource::{Annotations, Condition, Labels, ObjectMeta, Resource, only_paused},
+    resource::{Annotations, Condition, Labels, ObjectMeta, only_paused},
 };
 
 /// Most instances of one Database: the settings allow as many replicas to clone the primary at the same time.
@@ -204,56 +204,59 @@ pub fn definition() -> Value {
         "type": "object",
         "properties": {"name": {"type": "string", "maxLength": 45, "pattern": "^[a-z]([-a-z0-9]*[a-z0-9])?$"}},
     });
-    let mut spec = crd::schema_of::<DatabaseSpec>();
-    // All are whole numbers of Gi: of two texts, the longer is the larger number.
-    spec["properties"]["storage"]["x-kubernetes-validations"] = json!([{
-        "rule": "size(self) > size(oldSelf) || size(self) == size(oldSelf) && self >= oldSelf",
-        "message": "storage can only grow: a volume cannot be made smaller",
-    }]);
-    // The API server would advise to set `timeZone`, and not say where.
-    spec["properties"]["backup"]["properties"]["schedule"]["x-kubernetes-validations"] = json!([{
-        "rule": "!self.contains('TZ')",
-        "message": "schedule cannot have a time zone: set spec.backup.timeZone",
-    }]);
-    spec["x-kubernetes-validations"] = json!([{
-        "rule": "has(self.tls) == has(oldSelf.tls) && (!has(self.tls) || self.tls.secretName == oldSelf.tls.secretName)",
-        "message": "tls cannot be changed: with deletionPolicy Retain, delete the Database and create it again; its data stays",
-    }, {
-        "rule": "has(self.storageClassName) == has(oldSelf.storageClassName) \
-            && (!has(self.storageClassName) || self.storageClassName == oldSelf.storageClassName)",
-        "message": "storageClassName is for a new Database, and cannot be set, changed or removed later: a claim keeps its StorageClass",
-    }, {
-        "rule": "has(self.restoreFrom) == has(oldSelf.restoreFrom) \
-            && (!has(self.restoreFrom) || self.restoreFrom == oldSelf.restoreFrom)",
-        "message": "restoreFrom is for a new Database, and cannot be set, changed or removed later",
-    }]);
-    let mut schema = crd::object(
-        "A PostgreSQL database: a StatefulSet with a primary and its replicas, two Services and a Secret.",
-        &metadata,
-        &spec,
-        &crd::status_of::<DatabaseStatus>(),
-    );
-    schema["x-kubernetes-validations"] = json!([
-        {
-            "rule": NO_DOWNGRADE,
-            "message": "spec.version is older than status.version, and PostgreSQL cannot go back",
-        },
-        {
-            "rule": "!self.metadata.name.endsWith('-replication')",
-            "message": "a Secret with this name would be that of the replicas of another Database: choose another name",
-        },
-    ]);
-    let columns = [
-        column("Size", "integer", ".spec.size"),
-        column("Instances", "integer", ".status.readyInstances"),
-        column("Version", "string", ".status.version"),
-        wide("Primary", "string", ".status.primary"),
-    ];
-    let mut version = crd::version::<Database>(Database::VERSION, &schema, &columns);
+    let rules = |schema: &mut Value| {
+        schema["properties"]["metadata"] = metadata;
+        let spec = &mut schema["properties"]["spec"];
+        // All are whole numbers of Gi: of two texts, the longer is the larger number.
+        spec["properties"]["storage"]["x-kubernetes-validations"] = json!([{
+            "rule": "size(self) > size(oldSelf) || size(self) == size(oldSelf) && self >= oldSelf",
+            "message": "storage can only grow: a volume cannot be made smaller",
+        }]);
+        // The API server would advise to set `timeZone`, and not say where.
+        spec["properties"]["backup"]["properties"]["schedule"]["x-kubernetes-validations"] = json!([{
+            "rule": "!self.contains('TZ')",
+            "message": "schedule cannot have a time zone: set spec.backup.timeZone",
+        }]);
+        spec["x-kubernetes-validations"] = json!([{
+            "rule": "has(self.tls) == has(oldSelf.tls) && (!has(self.tls) || self.tls.secretName == oldSelf.tls.secretName)",
+            "message": "tls cannot be changed: with deletionPolicy Retain, delete the Database and create it again; its data stays",
+        }, {
+            "rule": "has(self.storageClassName) == has(oldSelf.storageClassName) \
+                && (!has(self.storageClassName) || self.storageClassName == oldSelf.storageClassName)",
+            "message": "storageClassName is for a new Database, and cannot be set, changed or removed later: a claim keeps its StorageClass",
+        }, {
+            "rule": "has(self.restoreFrom) == has(oldSelf.restoreFrom) \
+                && (!has(self.restoreFrom) || self.restoreFrom == oldSelf.restoreFrom)",
+            "message": "restoreFrom is for a new Database, and cannot be set, changed or removed later",
+        }]);
+        schema["x-kubernetes-validations"] = json!([
+            {
+                "rule": NO_DOWNGRADE,
+                "message": "spec.version is older than status.version, and PostgreSQL cannot go back",
+            },
+            {
+                "rule": "!self.metadata.name.endsWith('-replication')",
+                "message": "a Secret with this name would be that of the replicas of another Database: choose another name",
+            },
+        ]);
+    };
+    let description =
+        "A PostgreSQL database: a StatefulSet with a primary and its replicas, two Services and a Secret.";
+    let mut definition = crd::of::<Database, DatabaseSpec>("database", description)
+        .schema(rules)
+        .status::<DatabaseStatus>()
+        .short_names(&["db"])
+        .columns([
+            column("Size", "integer", ".spec.size"),
+            column("Instances", "integer", ".status.readyInstances"),
+            column("Version", "string", ".status.version"),
+            wide("Primary", "string", ".status.primary"),
+        ])
+        .value();
     // Without a labelSelectorPath, no autoscaler accepts it: each new instance clones the primary, which does not relieve a busy one.
-    version["subresources"]["scale"] =
+    definition["spec"]["versions"][0]["subresources"]["scale"] =
         json!({"specReplicasPath": ".spec.size", "statusReplicasPath": ".status.readyInstances"});
-    crd::definition::<Database>("database", &["db"], &[version])
+    definition
 }
 
 /// A new version is not older than the running one. A tag without a minor version may be any of them. With one more digit, a minor

@@ -8,7 +8,7 @@ use smol_str::SmolStr;
 use crate::{
     crd::{self, column, wide},
     operators::pod_settings::PodSettings,
-    resource::{Condition, ObjectMeta, Resource, only_paused},
+    resource::{Condition, ObjectMeta, only_paused},
 };
 
 /// Most Pods of one Memcached. A client connects to each of them.
@@ -100,18 +100,16 @@ pub fn definition() -> Value {
         "type": "object",
         "properties": {"name": {"type": "string", "maxLength": 63, "pattern": "^[a-z]([-a-z0-9]*[a-z0-9])?$"}},
     });
-    let schema = crd::object(
-        "A cache: a Deployment of memcached and a headless Service, both with the name of the object.",
-        &metadata,
-        &crd::schema_of::<MemcachedSpec>(),
-        &crd::status_of::<MemcachedStatus>(),
-    );
-    let columns = [
-        column("Size", "integer", ".spec.size"),
-        column("Memory", "integer", ".spec.memoryMb"),
-        wide("Nodes", "string", ".status.nodes"),
-    ];
-    let mut version = crd::version::<Memcached>(Memcached::VERSION, &schema, &columns);
-    version["subresources"]["scale"] = crd::scale(".spec.size");
-    crd::definition::<Memcached>("memcached", &[], &[version])
+    let description =
+        "A cache: a Deployment of memcached and a headless Service, both with the name of the object.";
+    crd::of::<Memcached, MemcachedSpec>("memcached", description)
+        .schema(|schema| schema["properties"]["metadata"] = metadata)
+        .status::<MemcachedStatus>()
+        .columns([
+            column("Size", "integer", ".spec.size"),
+            column("Memory", "integer", ".spec.memoryMb"),
+            wide("Nodes", "string", ".status.nodes"),
+        ])
+        .scale(".spec.size")
+        .value()
 }

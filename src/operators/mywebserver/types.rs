@@ -168,12 +168,6 @@ struct SpecV1 {
 /// The whole definition.
 #[must_use]
 pub fn definition() -> Value {
-    let versions =
-        [version("v1", &crd::schema_of::<SpecV1>()), version("v2", &crd::schema_of::<MyWebserverSpec>())];
-    crd::definition::<MyWebserver>("mywebserver", &["myweb", "mws"], &versions)
-}
-
-fn version(name: &str, spec: &Value) -> Value {
     // In the schema, not as a rule over the whole object: that would also block the status of objects that are older.
     let metadata = json!({
         "type": "object",
@@ -181,19 +175,19 @@ fn version(name: &str, spec: &Value) -> Value {
             "type": "string", "maxLength": NAME_LENGTH_MAX, "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$",
         }},
     });
-    let schema = crd::object(
-        "A web server: a Deployment of its image and a Service on its port, both named mws-<name>.",
-        &metadata,
-        spec,
-        &crd::status_of::<MyWebserverStatus>(),
-    );
-    let columns = [
-        column("Replicas", "integer", ".spec.replicas"),
-        column("Available", "integer", ".status.availableReplicas"),
-        column("Image", "string", ".spec.image"),
-        wide("Port", "integer", ".spec.port"),
-    ];
-    let mut version = crd::version::<MyWebserver>(name, &schema, &columns);
-    version["subresources"]["scale"] = crd::scale(".spec.replicas");
-    version
+    let description =
+        "A web server: a Deployment of its image and a Service on its port, both named mws-<name>.";
+    crd::of::<MyWebserver, MyWebserverSpec>("mywebserver", description)
+        .schema(|schema| schema["properties"]["metadata"] = metadata)
+        .status::<MyWebserverStatus>()
+        .short_names(&["myweb", "mws"])
+        .columns([
+            column("Replicas", "integer", ".spec.replicas"),
+            column("Available", "integer", ".status.availableReplicas"),
+            column("Image", "string", ".spec.image"),
+            wide("Port", "integer", ".spec.port"),
+        ])
+        .scale(".spec.replicas")
+        .older_version("v1", |schema| schema["properties"]["spec"] = crd::schema_of::<SpecV1>())
+        .value()
 }
