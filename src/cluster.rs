@@ -309,9 +309,9 @@ impl<K: Resource> Watch<K> {
         if self.streams.contains_key("") { Vec::new() } else { self.streams.keys().cloned().collect() }
     }
 
-    /// Whether a scope has a label selector.
+    /// Whether a scope has a selector.
     pub(crate) fn is_filtered(&self) -> bool {
-        self.streams.values().flatten().any(|stream| !stream.scope.labels.is_empty())
+        self.streams.values().flatten().any(|stream| stream.scope.is_filtered())
     }
 
     /// An object, if it exists, or its metadata, if the rest is unreadable or not kept.
@@ -386,7 +386,7 @@ mod tests {
             ("app,tier notin (back,front)", false),
             ("app>1", false),
         ] {
-            let scope = Scope { namespace: None, labels: selector.to_owned() };
+            let scope = Scope { labels: selector.to_owned(), ..Scope::default() };
             let watch = cluster().watch::<Service>([scope]);
             assert_eq!(watch.streams[""][0].selects(&labels), expected, "{selector}");
         }
@@ -396,7 +396,7 @@ mod tests {
     async fn a_new_object_is_known_where_its_labels_are_selected_and_nowhere_else() {
         let cluster = cluster();
         let watches = ["app=web", "app=db"].map(|labels| {
-            let watch = cluster.watch::<Service>([Scope { namespace: None, labels: labels.to_owned() }]);
+            let watch = cluster.watch::<Service>([Scope { labels: labels.to_owned(), ..Scope::default() }]);
             let store = &watch.streams[""][0].store;
             store.list_begins();
             store.list_ends(&"1".into());

@@ -186,7 +186,7 @@ impl Elector {
         process: &str,
     ) -> (Elector, Leadership) {
         let namespace = settings.namespace.clone().unwrap_or_else(|| cluster.namespace().to_owned());
-        let scope = Scope { namespace: Some(namespace.clone()), labels: String::new() };
+        let scope = Scope { namespace: Some(namespace.clone()), ..Scope::default() };
         let leases = cluster.watch_keeping([scope], &Kept::Everything);
         let reach = settings.namespace.clone().map_or(Reach::OwnNamespace, Reach::Namespace);
         let verbs = [Verb::Get, Verb::List, Verb::Watch, Verb::Create, Verb::Patch];

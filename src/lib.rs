@@ -14,7 +14,7 @@
 //! let (server, synced) = (TestServer::start(&[]).await, std::sync::Arc::new(tokio::sync::Notify::new()));
 //! let (store, waiting) = (Store::<Namespace>::default(), synced.clone());
 //! let _listening = store.listen(move |change| if let Change::Synced = change { synced.notify_one() });
-//! let (health, scope) = (Health::new("namespaces".to_owned()), Scope { namespace: None, labels: String::new() });
+//! let (health, scope) = (Health::new("namespaces".to_owned()), Scope::default());
 //! tokio::select! {
 //!     () = watch(server.client.clone(), scope, Lists::Paged, &store, &health) => unreachable!("it runs until dropped"),
 //!     () = waiting.notified() => println!("{:?}", store.keys()),
@@ -113,7 +113,7 @@
 //! | [`cluster::Watch`] | SharedInformer | a handle on shared watches |
 //! | [`cluster::Cluster`] | the cache and client of a Manager | shared watches, and writes whose answers go into the Stores |
 //! | [`resource::Key`] | ObjectKey, NamespacedName | namespace and name |
-//! | [`resource::Scope`] | ListOptions | one namespace or all, and a label selector |
+//! | [`resource::Scope`] | ListOptions | one namespace or all, and selectors |
 //! | [`queue::Queue`] | rate-limiting workqueue | the keys that must be reconciled |
 //! | [`controller::Operator`] | Reconciler | reconciles one object |
 //! | [`controller::Reconcile`] | Request, SetStatusCondition, EventRecorder | the object to reconcile; notes what becomes of its children, and writes the outcomes into conditions and Events |

@@ -179,25 +179,39 @@ impl fmt::Display for Key {
     }
 }
 
-/// The objects of one list or watch: of one namespace or of all, with a label selector.
+/// The objects of one list or watch: of one namespace or of all, with selectors.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Scope {
     /// `None`: all namespaces.
     pub namespace: Option<String>,
     /// A label selector as in a URL, `app=web,tier in (a,b)`. Empty: everything.
     pub labels: String,
+    /// A field selector, `type=kubernetes.io/tls`. Empty: everything.
+    pub fields: String,
 }
 
 impl Scope {
+    /// One object.
+    #[must_use]
+    pub fn one(key: &Key) -> Scope {
+        let namespace = key.namespace.as_ref().map(ToString::to_string);
+        Scope { namespace, fields: format!("metadata.name={}", key.name), ..Scope::default() }
+    }
+
     /// One scope for each namespace, or one for all namespaces if none is named, with a label selector as in
     /// [`Scope::labels`].
     #[must_use]
     pub fn each(namespaces: &[String], labels: &str) -> Vec<Scope> {
-        let scope = |namespace| Scope { namespace, labels: labels.to_owned() };
+        let scope = |namespace| Scope { namespace, labels: labels.to_owned(), ..Scope::default() };
         match namespaces {
             [] => vec![scope(None)],
             some => some.iter().map(|namespace| scope(Some(namespace.clone()))).collect(),
         }
+    }
+
+    /// Whether it has a selector.
+    pub(crate) fn is_filtered(&self) -> bool {
+        !self.labels.is_empty() || !self.fields.is_empty()
     }
 }
 
@@ -207,7 +221,10 @@ impl fmt::Display for Scope {
             Some(namespace) => write!(f, "namespace {namespace}")?,
             None => f.write_str("all namespaces")?,
         }
-        if self.labels.is_empty() { Ok(()) } else { write!(f, ", labels {}", self.labels) }
+        if !self.labels.is_empty() {
+            write!(f, ", labels {}", self.labels)?;
+        }
+        if self.fields.is_empty() { Ok(()) } else { write!(f, ", fields {}", self.fields) }
     }
 }
 

@@ -339,6 +339,7 @@ impl Looks {
         let scope = Scope {
             namespace: metadata.namespace.as_ref().map(ToString::to_string),
             labels: wanted.selector.clone(),
+            ..Scope::default()
         };
         let pause = look.since.elapsed().clamp(FIRST_PAUSE, PAUSE_MAX);
         match timeout(LOOK_LIMIT, cluster.list_live::<PodDetails>(&scope, PODS_MAX)).await {

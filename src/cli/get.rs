@@ -502,13 +502,13 @@ impl Wanted {
         let scope = Scope {
             namespace: self.request.namespace.clone(),
             labels: self.request.selector.clone().unwrap_or_default(),
+            fields: self.request.field_selector.clone().unwrap_or_default(),
         };
         let collection = Collection {
             path: path.to_owned(),
             resource: path.rsplit('/').next().unwrap_or_default().to_owned(),
             install: "",
             scope,
-            fields: self.request.field_selector.clone().unwrap_or_default(),
             accept: if self.request.metadata { Accept::MetadataOnly } else { Accept::Whole },
         };
         let (store, health) = (Store::<Object>::default(), Health::new(collection.resource.clone()));

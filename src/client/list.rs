@@ -63,8 +63,6 @@ pub(crate) struct Collection {
     /// [`Resource::INSTALL`].
     pub(crate) install: &'static str,
     pub(crate) scope: Scope,
-    /// A field selector. Empty: everything.
-    pub(crate) fields: String,
     pub(crate) accept: Accept,
 }
 
@@ -177,7 +175,6 @@ impl Collection {
             resource: K::PLURAL.to_owned(),
             install: K::INSTALL,
             scope: scope.clone(),
-            fields: String::new(),
             accept: K::ACCEPT,
         };
         match collection_path::<K>(scope.namespace.as_deref()) {
@@ -228,13 +225,14 @@ impl Collection {
     /// The request for the server's present version.
     pub(crate) fn check_request(&self) -> Request {
         // Without selectors: to find an object that matches, the server might have to read all of them.
-        let scope = Scope { labels: String::new(), ..self.scope.clone() };
-        let any = Collection { scope, fields: String::new(), accept: Accept::MetadataOnly, ..self.clone() };
+        let scope = Scope { namespace: self.scope.namespace.clone(), ..Scope::default() };
+        let any = Collection { scope, accept: Accept::MetadataOnly, ..self.clone() };
         any.list_request(&Page::ONE)
     }
 
     fn select(&self, request: &mut Request) {
-        for (name, selector) in [("labelSelector", &self.scope.labels), ("fieldSelector", &self.fields)] {
+        let Scope { labels, fields, .. } = &self.scope;
+        for (name, selector) in [("labelSelector", labels), ("fieldSelector", fields)] {
             if !selector.is_empty() {
                 request.query.push((name, selector.clone()));
             }

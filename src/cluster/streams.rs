@@ -25,7 +25,7 @@ pub(super) type OpenStreams = HashMap<(TypeId, String), Vec<OpenStream>>;
 
 /// A stream of any kind that may still be open.
 pub(super) struct OpenStream {
-    labels: String,
+    scope: Scope,
     /// [`Kept::name`].
     kept: String,
     pub(super) stream: Weak<dyn Any + Send + Sync>,
@@ -56,7 +56,7 @@ impl OpenStream {
 /// One running watch and its Store. Dropping it ends the watch.
 pub(super) struct Stream<K> {
     pub(super) scope: Scope,
-    /// `None`: the selector of the scope is invalid, or has `Gt` or `Lt`.
+    /// `None`: a selector of the scope is invalid, has `Gt` or `Lt`, or is for fields.
     selector: Option<LabelSelector>,
     pub(super) store: Arc<Store<K>>,
     pub(super) health: Arc<Health>,
@@ -106,7 +106,7 @@ impl Cluster {
                 scope.namespace.as_deref().map_or("", |one| if one.is_empty() { "/" } else { one });
             let namespace = namespace.to_owned();
             let open = open.entry((TypeId::of::<K>(), namespace.clone())).or_default();
-            let known = open.iter().find(|open| open.labels == scope.labels && open.kept == kept.name());
+            let known = open.iter().find(|open| open.scope == scope && open.kept == kept.name());
             let known = known.and_then(|open| open.stream.upgrade()?.downcast::<Stream<K>>().ok());
             let stream = known.unwrap_or_else(|| {
                 let stream = Stream::open(self.client.clone(), scope.clone(), self.lists, kept.clone());
@@ -115,7 +115,7 @@ impl Cluster {
                 let health = Arc::clone(&stream.health);
                 let store: Arc<dyn AnyStore> = stream.store.clone();
                 open.push(OpenStream {
-                    labels: scope.labels,
+                    scope,
                     kept: kept.name(),
                     stream: Arc::downgrade(&erased),
                     health,
@@ -178,7 +178,7 @@ impl<K: Resource> Stream<K> {
         let watching =
             keep(client, Collection::of::<K>(&scope), lists, Arc::clone(&store) as _, Arc::clone(&health));
         let task = tokio::spawn(watching);
-        let selector = scope.labels.parse().ok();
+        let selector = scope.labels.parse().ok().filter(|_| scope.fields.is_empty());
         Stream { scope, selector, store, health, task, _listening }
     }
 

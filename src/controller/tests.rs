@@ -79,7 +79,7 @@ impl Running {
         let (server, operator) = (TestServer::start(&[]).await, Noting::default());
         let (deadline, leadership) = Leadership::channel();
         let cluster = Cluster::new(server.client.clone(), Lists::Paged);
-        let scope = Scope { namespace: Some("default".to_owned()), labels: String::new() };
+        let scope = Scope { namespace: Some("default".to_owned()), ..Scope::default() };
         let maps = cluster.watch::<ConfigMap>([scope]);
         let controller = Controller::new(&cluster, &maps, operator.clone()).led_by(leadership);
         let controller = tokio::spawn(controller.run(pending()));

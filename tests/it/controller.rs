@@ -152,7 +152,7 @@ async fn an_object_that_leaves_the_selection_is_not_reported_as_deleted() {
     let service =
         json!({"metadata": {"name": "fine", "labels": {"color": "red"}}, "spec": {"ports": [{"port": 1}]}});
     user.create("services", &service).await;
-    let scope = Scope { namespace: None, labels: "color=red".to_owned() };
+    let scope = Scope { labels: "color=red".to_owned(), ..Scope::default() };
     let (_running, mut seen) = start(&user.client, Lists::Paged, scope, Clumsy::<Service>::new);
     seen.wait_for(|calls| calls.contains_key("fine")).await.unwrap();
 
@@ -565,7 +565,7 @@ struct Curious {
 fn named(service: &Service) -> Vec<Scope> {
     let color = service.metadata.labels.get("wants");
     let namespace = service.metadata.namespace.as_ref().map(ToString::to_string);
-    let scope = |color| Scope { namespace, labels: format!("color={color}") };
+    let scope = |color| Scope { namespace, labels: format!("color={color}"), ..Scope::default() };
     color.map(scope).into_iter().collect()
 }
 
@@ -770,6 +770,31 @@ async fn an_object_whose_named_watch_is_forbidden_can_be_deleted() {
     let running = tokio::spawn(controller.run(future::pending()));
     seen.wait_for(|calls| calls[1] == 1).await.unwrap();
     running.abort();
+}
+
+/// An operator that needs one object by its name watched all objects of the kind.
+#[tokio::test]
+async fn a_scope_can_be_one_object() {
+    on(&[Kind::Embedded, Kind::RealHttp1], async |fixture| {
+        for name in ["one", "other"] {
+            fixture.create("configmaps", &json!({"metadata": {"name": name}})).await;
+        }
+        let cluster = Cluster::new(fixture.client.clone(), fixture.lists);
+        let key = Key::namespaced(&fixture.namespace, "one");
+        let watches = [Scope::one(&key), Scope::one(&Key::namespaced(&fixture.namespace, "later"))]
+            .map(|scope| cluster.watch::<ConfigMap>([scope]));
+        let keys = || watches.each_ref().map(Watch::keys);
+        eventually("the sync", async || watches.iter().all(|watch| watch.is_synced_for(&key)).then_some(()))
+            .await;
+        assert_eq!(keys(), [vec![key.clone()], vec![]]);
+        let metadata = json!({"name": "later", "namespace": fixture.namespace, "resourceVersion": ""});
+        let later: ConfigMap = serde_json::from_value(json!({"metadata": metadata})).unwrap();
+        let later = cluster.create(&later).await.unwrap().key();
+        eventually("the new object", async || (keys()[1] == [later.clone()]).then_some(())).await;
+        assert_eq!(keys()[0], [key.clone()]);
+        assert!(cluster.health()[0].what().contains(", fields metadata.name="));
+    })
+    .await;
 }
 
 /// An operator that has just started keeps a child.

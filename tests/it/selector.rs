@@ -28,7 +28,11 @@ async fn objects_that_enter_or_leave_a_selection_are_added_or_deleted() {
                 Change::Forbidden => "forbidden".to_owned(),
             });
         });
-        let scope = Scope { namespace: Some(fixture.namespace.clone()), labels: "color=red".into() };
+        let scope = Scope {
+            namespace: Some(fixture.namespace.clone()),
+            labels: "color=red".into(),
+            ..Scope::default()
+        };
         let health = Health::new("services".to_owned());
         let watching = watch::watch(fixture.client.clone(), scope, Lists::Paged, &store, &health);
         let script = async {

@@ -126,7 +126,7 @@ async fn watches_of_one_scope_share_one_request_until_the_last_is_dropped() {
     let cluster = Cluster::new(client.clone(), Lists::Paged);
     let is_watch = |record: &&RequestRecord| record.query.contains("watch=1");
     let watches = || server.requests().iter().filter(is_watch).count();
-    let labelled = |labels: &str| Scope { namespace: None, labels: labels.to_owned() };
+    let labelled = |labels: &str| Scope { labels: labels.to_owned(), ..Scope::default() };
     let shares = [(); 2].map(|()| cluster.watch::<Service>([labelled(""), labelled("app=web")]));
     eventually("the watches", async || (watches() == 2).then_some(())).await;
     assert_eq!(cluster.health().len(), 2);

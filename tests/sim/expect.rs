@@ -347,7 +347,7 @@ pub fn children_store_differences<O: Resource, K: Resource + Serialize>(
 }
 
 fn scope(label: &str) -> [Scope; 1] {
-    [Scope { namespace: None, labels: label.to_owned() }]
+    [Scope { labels: label.to_owned(), ..Scope::default() }]
 }
 
 fn differences<K: Resource>(watch: &Watch<K>, label: &str, objects: &[Value]) -> Option<String> {

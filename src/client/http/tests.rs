@@ -200,8 +200,9 @@ async fn each_request_asks_for_the_form_and_the_part_that_are_read() {
     for page in [whole, first, second] {
         drop(client.list_page::<Service>(&scope, &page).await);
     }
+    let scope = Scope { fields: "spec.type=x".to_owned(), ..scope };
     let collection = Collection::of::<Service>(&scope).expect("a path");
-    drop(client.latest_version(&Collection { fields: "spec.type=x".to_owned(), ..collection }).await);
+    drop(client.latest_version(&collection).await);
     drop(client.get::<Service>(&key).await);
     drop(client.get::<Meta<Service>>(&key).await);
     let patch = Patch::Json(Vec::new());

@@ -174,7 +174,7 @@ impl<K: Copyable> Copies<K> {
         cluster: &Cluster,
         is_rule: impl Fn(&Mark) -> bool + Clone + Send + Sync + 'static,
     ) -> Copies<K> {
-        let watch = cluster.watch([Scope { namespace: None, labels: ALL_COPIES.to_owned() }]);
+        let watch = cluster.watch([Scope { labels: ALL_COPIES.to_owned(), ..Scope::default() }]);
         let by_rule =
             watch.index(|copied: &Copied<K>| copied.mark.as_ref().map(|mark| mark.rule_uid.clone()));
         let pauses = Arc::<Mutex<CopyBackoffs>>::default();

@@ -158,7 +158,7 @@ impl Explainer {
         let object = object.filter(|_| head.status < 300 && !is_deletion).map(Arc::new);
         let mut keys = Vec::new();
         for (name, followed) in &self.collections {
-            let Collection { path, scope, fields, accept, .. } = &followed.collection;
+            let Collection { path, scope, accept, .. } = &followed.collection;
             let has_it = Place::of(path).is_some_and(|all| {
                 all.resource == place.resource && all.namespace.is_none_or(|all| place.namespace == Some(all))
             });
@@ -176,7 +176,7 @@ impl Explainer {
             }
             let selects = |object: &Object| {
                 let selector = scope.labels.parse::<LabelSelector>();
-                fields.is_empty()
+                scope.fields.is_empty()
                     && selector.is_ok_and(|selector| selector.matches(&object.metadata().labels))
             };
             if let Some(object) = &object {

@@ -71,7 +71,7 @@ impl Followed {
     }
 
     pub(super) fn has_selector(&self) -> bool {
-        !self.collection.scope.labels.is_empty() || !self.collection.fields.is_empty()
+        self.collection.scope.is_filtered()
     }
 
     /// Ends a request. Returns a text about the pause after it, if there is one.

@@ -32,8 +32,11 @@ impl Explainer {
             path: path.to_owned(),
             resource: path.rsplit('/').next().filter(|part| !part.is_empty()).unwrap_or("objects").to_owned(),
             install: "",
-            scope: Scope { namespace: None, labels: value("labelSelector").to_owned() },
-            fields: value("fieldSelector").to_owned(),
+            scope: Scope {
+                namespace: None,
+                labels: value("labelSelector").to_owned(),
+                fields: value("fieldSelector").to_owned(),
+            },
             accept: if is_metadata { Accept::MetadataOnly } else { Accept::Whole },
         };
         let mut exchange = OpenExchange {
@@ -68,7 +71,7 @@ impl Explainer {
             self.after_unauthorized(path, &sent.path, entry.time);
             let is_check = value("limit") == "1" && is_metadata && value("continue").is_empty();
             let checked = if is_check { self.checked(path) } else { None };
-            let key = format!("{path} {} {}", collection.scope.labels, collection.fields);
+            let key = format!("{path} {} {}", collection.scope.labels, collection.scope.fields);
             if checked.is_some() {
                 exchange.asked = Asked::Check;
             } else if is_watch {
