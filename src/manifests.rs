@@ -37,7 +37,7 @@ pub struct Installation {
     /// The arguments of its container.
     pub args: Vec<String>,
     /// The environment of its container, besides `POD_NAME`.
-    pub variables: Vec<(&'static str, String)>,
+    pub variables: Vec<(String, String)>,
     /// The CustomResourceDefinitions.
     pub definitions: Vec<Value>,
     /// The roles of users of its kinds: [`roles_of_users`].

@@ -67,13 +67,13 @@ fn installation(args: ManifestsArgs) -> Result<Installation, Failure> {
     let short = operator.role().trim_end_matches("-operator");
     let watched = checked(watched, "--watch-namespace")?;
     checked(namespace.iter().cloned().collect(), "--namespace")?;
-    let mut variables = vec![("LISTWATCH_LEADER_ELECT", "true".to_owned())];
+    let mut variables = vec![("LISTWATCH_LEADER_ELECT".to_owned(), "true".to_owned())];
     if operator == BuiltIn::Copyrator {
         // All rules. An operator that runs alone serves one by default.
-        variables.push(("RULE_NAME", "*".to_owned()));
+        variables.push(("RULE_NAME".to_owned(), "*".to_owned()));
     }
     if !watched.is_empty() {
-        variables.push(("WATCH_NAMESPACE", watched.join(",")));
+        variables.push(("WATCH_NAMESPACE".to_owned(), watched.join(",")));
     }
     let runtime = Runtime::offline()?.leader_election(LeaderElection::default())?.namespaces(watched)?;
     Ok(Installation {

@@ -33,7 +33,7 @@ const USAGE: &str = "\
 plan [-f FILE]      what it would write now, as diffs; exit status 1 if there is something, 2 after an error
 crd                 its CustomResourceDefinitions
 rbac [-n NAME]…     the least ClusterRole or, for these namespaces, Roles, each rule with its reason
-manifests           everything to install: --image IMAGE, --namespace NAME, --replicas N, --watch-namespace NAME,
+manifests           everything to install: --image IMAGE, --namespace NAME, --replicas N, --watch-namespace NAME, --env NAME=VALUE,
                     --service-monitor, --network-policy
 --dev [-f FILE]…    runs with an API server in this process, its CustomResourceDefinitions, and the objects of these files or
                     of sample*.yaml; in a build with the feature testing of listwatch
@@ -54,7 +54,7 @@ const USAGE_BUNDLE: &str = "";
 ///   my-operator crd                 its CustomResourceDefinitions
 ///   my-operator rbac [-n NAME]…     the least ClusterRole or, for these namespaces, Roles, each rule with its reason
 ///   my-operator manifests           everything to install: --image IMAGE, --namespace NAME, --replicas N, --watch-namespace NAME,
-///                                   --service-monitor, --network-policy
+///                                   --env NAME=VALUE, --service-monitor, --network-policy
 ///   my-operator bundle              writes a bundle for the Operator Lifecycle Manager, with the feature `bundle`: --version VERSION,
 ///                                   --image IMAGE, and more by `my-operator help`
 ///   my-operator --dev [-f FILE]…    runs with an API server in this process, its CustomResourceDefinitions, and the objects of these
@@ -158,6 +158,7 @@ struct ManifestsFlags {
     namespace: Option<String>,
     replicas: Option<u32>,
     watched: Vec<String>,
+    variables: Vec<(String, String)>,
     has_service_monitor: bool,
     has_network_policy: bool,
 }
@@ -182,6 +183,7 @@ impl OperatorCommand {
                 value.ok_or_else(|| wrong(format!("{name} {flag}: needs a value")))
             };
             match (&mut command, &*flag) {
+                (_, "-h" | "--help") => return Ok(OperatorCommand::Help),
                 (OperatorCommand::Plan(objects), "-f" | "--filename") => {
                     *objects = Some(Objects::read(&PathBuf::from(value()?)).map_err(wrong)?);
                 }
@@ -196,6 +198,13 @@ impl OperatorCommand {
                     flags.replicas = Some(replicas);
                 }
                 (OperatorCommand::Manifests(flags), "--watch-namespace") => flags.watched.push(value()?),
+                (OperatorCommand::Manifests(flags), "--env") => {
+                    let text = value()?;
+                    let variable = text.split_once('=').filter(|(name, _)| !name.is_empty());
+                    let (name, value) =
+                        variable.ok_or_else(|| wrong(format!("--env: {text:?} is not NAME=VALUE")))?;
+                    flags.variables.push((name.to_owned(), value.to_owned()));
+                }
                 (OperatorCommand::Manifests(flags), "--service-monitor") => flags.has_service_monitor = true,
                 (OperatorCommand::Manifests(flags), "--network-policy") => flags.has_network_policy = true,
                 #[cfg(feature = "bundle")]
@@ -286,19 +295,29 @@ fn installation(
     flags: ManifestsFlags,
     controllers: impl FnOnce(Runtime) -> Runtime,
 ) -> Result<Installation, RuntimeError> {
-    let ManifestsFlags { image, namespace, replicas, watched, has_service_monitor, has_network_policy } =
-        flags;
+    let ManifestsFlags {
+        image,
+        namespace,
+        replicas,
+        watched,
+        variables: more,
+        has_service_monitor,
+        has_network_policy,
+    } = flags;
     let runtime = Runtime::offline()?.leader_election(LeaderElection::default())?;
     let runtime = controllers(runtime.namespaces(watched.clone())?);
     let definitions = definitions_of(&runtime)?;
     let mut variables = vec![
-        ("LEADER_ELECT", "true".to_owned()),
-        ("METRICS_BIND_ADDRESS", ":8080".to_owned()),
-        ("HEALTH_PROBE_BIND_ADDRESS", ":8081".to_owned()),
+        ("LEADER_ELECT".to_owned(), "true".to_owned()),
+        ("METRICS_BIND_ADDRESS".to_owned(), ":8080".to_owned()),
+        ("HEALTH_PROBE_BIND_ADDRESS".to_owned(), ":8081".to_owned()),
     ];
     if !watched.is_empty() {
-        variables.push(("WATCH_NAMESPACE", watched.join(",")));
+        variables.push(("WATCH_NAMESPACE".to_owned(), watched.join(",")));
     }
+    // One of the user replaces ours.
+    variables.retain(|(name, _)| more.iter().all(|(other, _)| other != name));
+    variables.extend(more);
     Ok(Installation {
         name: name.to_owned(),
         namespace: namespace.unwrap_or_else(|| format!("{name}-system")),
@@ -388,6 +407,7 @@ mod tests {
         assert!(matches!(parse(&[]), Ok(OperatorCommand::Run)));
         assert!(matches!(parse(&["crd"]), Ok(OperatorCommand::Crd)));
         assert!(matches!(parse(&["plan"]), Ok(OperatorCommand::Plan(None))));
+        assert!(matches!(parse(&["manifests", "--help"]), Ok(OperatorCommand::Help)));
         let dev = parse(&["--dev", "-f", "a.yaml", "-f", "b.yaml"]);
         assert!(matches!(dev, Ok(OperatorCommand::Dev(files)) if files.len() == 2));
         let both = parse(&["rbac", "-n", "b", "--namespace", "a"]);
@@ -405,6 +425,7 @@ mod tests {
             ),
             (&["plan", "-f", "/absent/file"], "/absent/file: No such file or directory (os error 2)"),
             (&["manifests", "--replicas", "-1"], "--replicas: \"-1\" is no number"),
+            (&["manifests", "--env", "LEVEL"], "--env: \"LEVEL\" is not NAME=VALUE"),
         ] {
             assert_eq!(parse(arguments).err().map(|error| error.to_string()).as_deref(), Some(problem));
         }
@@ -464,7 +485,17 @@ mod tests {
             };
             (objects.iter().map(name).collect::<Vec<_>>(), objects)
         };
-        let (names, all) = objects(&["manifests", "--image", "cards:1", "--replicas", "3"]);
+        let (names, all) = objects(&[
+            "manifests",
+            "--image",
+            "cards:1",
+            "--replicas",
+            "3",
+            "--env",
+            "LEVEL=a=b",
+            "--env",
+            "LEADER_ELECT=false",
+        ]);
         let expected = [
             "Namespace - cards-system",
             "CustomResourceDefinition - memcacheds.cache.example.com",
@@ -486,7 +517,16 @@ mod tests {
             (&3.into(), &"cards".into())
         );
         assert_eq!(deployment["selector"]["matchLabels"][NAME], "cards");
-        assert_eq!(deployment["template"]["spec"]["containers"][0]["image"], "cards:1");
+        let container = &deployment["template"]["spec"]["containers"][0];
+        assert_eq!(container["image"], "cards:1");
+        let variables = |name: &str| {
+            let all = container["env"].as_array().into_iter().flatten();
+            all.filter(|variable| variable["name"] == name)
+                .map(|variable| variable["value"].clone())
+                .collect()
+        };
+        let both: [Vec<Value>; 2] = ["LEVEL", "LEADER_ELECT"].map(variables);
+        assert_eq!(both, [["a=b"], ["false"]]);
 
         let more = ["--service-monitor", "--network-policy", "--watch-namespace", "web", "-n", "ops"];
         let (names, all) = objects(&[&["manifests"], &more[..]].concat());
