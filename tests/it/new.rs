@@ -68,6 +68,12 @@ fn a_kind_is_added_to_a_crate() {
     assert!(read("src/shelf/tests.rs").contains(r#"include_str!("../../sample-shelf.yaml")"#));
     assert!(read("sample-shelf.yaml").contains("kind: Shelf\n"));
     assert_eq!(read("src/main.rs"), main);
+    let output = new(&dir, &["--group", "example.org", "--kind", "ShelfPolicy", "--without-operator"]);
+    assert!(output.status.success(), "{output:?}");
+    let policy = read("src/shelfpolicy.rs");
+    assert!(policy.contains("pub(crate) fn add(") && !policy.contains("Operator"), "{policy}");
+    assert!(!dir.join("src/shelfpolicy").exists());
+    assert!(read("sample-shelfpolicy.yaml").ends_with("spec:\n  example: text\n"));
 
     let outside = tempfile::tempdir().unwrap();
     for (dir, args, problem) in [
@@ -77,6 +83,7 @@ fn a_kind_is_added_to_a_crate() {
         (&dir, &["--kind", "Serde"], "--kind Serde: the module would hide a crate"),
         (&dir, &["--kind", "Rack", "--git", "x"], "NAME"),
         (&dir, &["rack", "--kind", "Rack"], "--git <URL>"),
+        (&dir, &["--kind", "Rack", "--without-operator", "--finalizer"], "--without-operator"),
         (outside.path(), &["--kind", "Rack"], "in this directory is no crate with an operator: give a NAME"),
     ] {
         let output = new(dir, &[args, &["--group", "example.org"]].concat());
@@ -108,7 +115,15 @@ fn the_commands_beside_the_operator_sdk_work() {
 #[test]
 fn each_type_that_a_crate_imports_is_refused_as_a_kind() {
     let dir = tempfile::tempdir().unwrap();
-    let args = ["all", "--group", "example.com", "--kind", "Shop", "--child", "configmap,deployment,service"];
+    let args = [
+        "all",
+        "--group",
+        "example.com",
+        "--kind",
+        "Shop",
+        "--child",
+        "configmap,deployment,ingress,cronjob,claim",
+    ];
     let output = new(dir.path(), &[&args[..], &["--finalizer", "--git", "x"]].concat());
     assert!(output.status.success(), "{output:?}");
     let word = regex::Regex::new(r"\b[A-Z][a-z][A-Za-z]*\b").unwrap();

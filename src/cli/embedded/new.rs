@@ -14,10 +14,11 @@ use clap::{ArgGroup, Args, ValueEnum};
 
 use crate::cli::failure::Failure;
 
-/// The templates of an operator, of its tests, and of an object.
+/// The templates of an operator, of its tests, of an object, and of a kind without an operator.
 const OPERATOR: &str = include_str!("new/main.rs.txt");
 const TESTS: &str = include_str!("new/tests.rs.txt");
 const SAMPLE: &str = include_str!("new/sample.yaml");
+const KIND: &str = include_str!("new/kind.rs.txt");
 
 /// The files of the crate, and their templates.
 const FILES: [(&str, &str); 7] = [
@@ -40,9 +41,11 @@ const WORDS: &str = "abstract as async await become box break const continue cra
     in let loop macro match mod move mut override priv pub ref return self static struct super trait true try type typeof union unsafe \
     unsized use virtual where while yield build core deps examples incremental proc-macro std test null yes no on off y n";
 /// The types that a generated crate and its tests use.
-const TYPES: &str = "BTreeMap Box Children Cleanup Client Conditions ConfigMap Container Controller DeleteOptions Deployment DeploymentSpec \
-    Deserialize Err JsonSchema Key LabelSelector Labels Next None ObjectMeta Ok Operator Option Part Patch Pod PodSpec PodTemplate Reconcile \
-    ReconcileError Resource Result Runtime RuntimeError Self Serialize Service ServicePort ServiceSpec Setup Some String TestServer Value Vec Verb Verdict";
+const TYPES: &str = "BTreeMap Box Children Cleanup Client Conditions ConfigMap Container Controller CronJob CronJobSpec DeleteOptions Deployment \
+    DeploymentSpec Deserialize Err HttpIngressPath HttpIngressRule Ingress IngressBackend IngressRule IngressServiceBackend IngressSpec JobSpec \
+    JobTemplate JsonSchema Key LabelSelector Labels Next None ObjectMeta Ok Operator Option Part Patch PersistentVolumeClaim \
+    PersistentVolumeClaimSpec Pod PodSpec PodTemplate Reconcile ReconcileError Resource ResourceRequirements Result Runtime RuntimeError Self Serialize \
+    Service ServiceBackendPort ServicePort ServiceSpec Setup Some String TestServer Value Vec Verb Verdict";
 
 /// What to do about a kind that there is.
 const ANOTHER: &str = "choose another kind; another version of it is a few lines, beside crd::of in the documentation of listwatch";
@@ -57,8 +60,9 @@ const CRATES: &str = "lib listwatch schemars serde";
     listwatch new page-operator --group example.com --kind Page --git URL --rev v0.1.0\n  \
     listwatch new shop --group example.com --kind Shop --child deployment,service --finalizer --path ../listwatch\n\n\
     Then, in the new directory: cargo test\n\n\
-    In the directory of such a crate, without a NAME, it adds a kind, with an operator of its own:\n\n  \
-    listwatch new --group example.com --kind Shelf")]
+    In the directory of such a crate, without a NAME, it adds a kind:\n\n  \
+    listwatch new --group example.com --kind Shelf\n  \
+    listwatch new --group example.com --kind ShelfPolicy --without-operator")]
 pub(in super::super) struct NewArgs {
     /// Name of the crate, of its directory and of the operator
     #[arg(value_name = "NAME", value_parser = name, requires = "source")]
@@ -84,6 +88,9 @@ pub(in super::super) struct NewArgs {
     /// The operator cleans up after a deleted object
     #[arg(long)]
     finalizer: bool,
+    /// Only a kind, for the operators that the crate has
+    #[arg(long, conflicts_with_all = ["name", "children", "finalizer"])]
+    without_operator: bool,
     /// Git repository of listwatch
     #[arg(long, value_name = "URL", value_parser = url, requires = "name")]
     git: Option<String>,
@@ -101,6 +108,12 @@ enum ChildKind {
     ConfigMap,
     Deployment,
     Service,
+    /// With its Service.
+    Ingress,
+    #[value(name = "cronjob")]
+    CronJob,
+    #[value(name = "claim", alias = "persistentvolumeclaim")]
+    Claim,
 }
 
 impl ChildKind {
@@ -110,11 +123,20 @@ impl ChildKind {
             ChildKind::ConfigMap => ("configmap", "a ConfigMap"),
             ChildKind::Deployment => ("deployment", "a Deployment"),
             ChildKind::Service => ("service", "a Service"),
+            ChildKind::Ingress => ("ingress", "an Ingress"),
+            ChildKind::CronJob => ("cronjob", "a CronJob"),
+            ChildKind::Claim => ("claim", "a PersistentVolumeClaim"),
         }
     }
 }
 
 pub(super) fn main(mut args: NewArgs) -> Result<(), Failure> {
+    if args.children.contains(&ChildKind::Ingress) {
+        args.children.push(ChildKind::Service);
+    }
+    if args.without_operator {
+        args.children.clear();
+    }
     args.children.sort();
     args.children.dedup();
     match args.name.clone() {
@@ -150,16 +172,23 @@ fn new_module(args: &NewArgs) -> Result<(), Failure> {
     if is_one_of(CRATES, &module) {
         return Err(Failure::Usage(format!("--kind {}: the module would hide a crate", args.kind)));
     }
-    let [file, tests, sample] =
-        [format!("src/{module}.rs"), format!("src/{module}/tests.rs"), format!("sample-{module}.yaml")];
-    if let Some(file) = [&file, &tests, &sample].into_iter().find(|file| Path::new(file).exists()) {
+    let file = format!("src/{module}.rs");
+    let mut files = vec![
+        (file.clone(), if args.without_operator { KIND } else { OPERATOR }),
+        (format!("sample-{module}.yaml"), SAMPLE),
+    ];
+    if !args.without_operator {
+        files.push((format!("src/{module}/tests.rs"), TESTS));
+    }
+    if let Some((file, _)) = files.iter().find(|(file, _)| Path::new(file).exists()) {
         return Err(Failure::Usage(format!("{file} exists: {ANOTHER}")));
     }
     if main.contains(&format!("kind!({},", args.kind)) {
         return Err(Failure::Usage(format!("src/main.rs has the kind {}: {ANOTHER}", args.kind)));
     }
-    for (file, template) in [(&file, OPERATOR), (&tests, TESTS), (&sample, SAMPLE)] {
-        write(Path::new(file), &args.fill(template).replace("__sample__", &format!("../../{sample}")))?;
+    for (file, template) in &files {
+        let sample = format!("../../sample-{module}.yaml");
+        write(Path::new(file), &args.fill(template).replace("__sample__", &sample))?;
     }
     format(Path::new(&file));
     print(&format!(
@@ -245,6 +274,9 @@ impl NewArgs {
             "crate" => self.name.is_some(),
             "cluster" => self.cluster,
             "finalizer" => self.finalizer,
+            "bare" => self.without_operator,
+            "path" => self.path.is_some(),
+            "pods" => ["deployment", "cronjob"].into_iter().any(|child| self.has(child)),
             // clippy asks for CamelCase.
             "acronym" => !self.kind.contains(|c: char| c.is_ascii_lowercase()),
             child => self.children.iter().any(|known| known.names().0 == child),
