@@ -65,16 +65,16 @@ pub struct TestServer {
 }
 
 impl TestServer {
-    /// Starts a server with these CustomResourceDefinitions, each in YAML.
+    /// Starts a server with the CustomResourceDefinitions of these texts in YAML.
     ///
     /// # Panics
     ///
-    /// If one of them is not the YAML of one CustomResourceDefinition that the server accepts.
+    /// If one of them is not YAML, or not a CustomResourceDefinition that the server accepts.
     pub async fn start(definitions: &[&str]) -> TestServer {
         let server = Arc::new(ApiServer::in_process(&Options::default(), SystemTime::now()));
         let client = Link::new(&server).client();
-        for definition in definitions {
-            let definition = listwatch_yaml::read(definition).expect("a manifest in YAML");
+        for definition in definitions.iter().flat_map(|yaml| listwatch_yaml::documents(yaml)) {
+            let definition = definition.expect("a manifest in YAML");
             let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
             let create = crate::client::Request::get(path);
             let create = create.sends(Method::POST, "application/json", definition.to_string().into_bytes());

@@ -16,7 +16,7 @@ fn your_operator_md_shows_exactly_the_code_of_the_example() {
     let shown = |language: &str| {
         let blocks = page.split("```").skip(1).step_by(2);
         let blocks = blocks.filter_map(|block| block.strip_prefix(language));
-        let blocks: Vec<&str> = blocks.filter(|block| !block.starts_with("// src/")).collect();
+        let blocks: Vec<&str> = blocks.filter(|block| !block.starts_with("// ")).collect();
         blocks.concat().lines().filter(|line| !line.is_empty()).map(str::to_owned).collect::<Vec<_>>()
     };
     let lines = |files: &[&str]| {
@@ -44,6 +44,21 @@ fn pages_show_lines_of_the_source() {
         for line in block.split("```").next().unwrap().lines() {
             assert!(source.contains(line.trim()), "{file} does not have this line: {line}");
         }
+    }
+}
+
+#[test]
+fn your_operator_md_names_each_kind_that_has_a_type() {
+    let page = read("docs/your-operator.md");
+    let list = page.split("`resource::kinds` has the types of").nth(1).unwrap().split(". A").next().unwrap();
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/resource/kinds");
+    let files = fs::read_dir(dir).unwrap().map(|file| fs::read_to_string(file.unwrap().path()).unwrap());
+    let kind = Regex::new(r#"crate::kind!\((\w+), ""#).unwrap();
+    let source = files.collect::<String>() + &read("src/resource/kinds.rs");
+    let kinds: Vec<&str> = kind.captures_iter(&source).map(|found| found.get(1).unwrap().as_str()).collect();
+    assert!(kinds.len() > 15, "{kinds:?}");
+    for kind in kinds {
+        assert!(list.split(|c: char| !c.is_alphanumeric()).any(|word| word == kind), "{kind}: {list}");
     }
 }
 
