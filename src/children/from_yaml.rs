@@ -13,7 +13,7 @@
 //! spec: {secretName: web-tls, dnsNames: [example.com], issuerRef: {name: ca}}
 //! ").expect("a Certificate");
 //! assert_eq!(certificate.metadata.namespace.as_deref(), Some("shop"));
-//! assert_eq!(certificate.rest["spec"]["secretName"], "web-tls");
+//! assert_eq!(certificate.rest.value()["spec"]["secretName"], "web-tls");
 //! ```
 
 use serde::Serialize;
@@ -182,12 +182,12 @@ spec: {secretName: web-tls, dnsNames: [example.com], issuer: {name: ca}}
         assert!(keep().await.write.is_some());
         let kept = keep().await;
         assert!(kept.write.is_none());
-        let spec = &kept.child.live().expect("a Certificate").rest["spec"];
+        let rest = kept.child.live().expect("a Certificate").rest.value();
         let expected = json!({
             "secretName": "web-tls", "dnsNames": ["example.com"], "duration": "30d",
             "issuer": {"name": "ca", "kind": "Issuer"},
         });
-        assert_eq!(*spec, expected);
+        assert_eq!(rest["spec"], expected);
     }
 
     #[test]

@@ -99,7 +99,7 @@ pub fn desired(cache: &Memcached, image: &str) -> MemcachedChildren {
     let metadata = ObjectMeta::of_child(cache, name, labels.clone());
     let probe = || {
         let socket = TcpSocketAction { port: Some(CONTAINER.into()), ..TcpSocketAction::default() };
-        Some(Probe { tcp_socket: Some(socket), ..Probe::default() })
+        Some(Box::new(Probe { tcp_socket: Some(socket), ..Probe::default() }))
     };
     let memory = BTreeMap::from([("memory".into(), memory_limit(cache.spec.memory_mb))]);
     let container = Container {
@@ -119,25 +119,25 @@ pub fn desired(cache: &Memcached, image: &str) -> MemcachedChildren {
             requests: memory,
             ..ResourceRequirements::default()
         },
-        security_context: Some(SecurityContext {
+        security_context: Some(Box::new(SecurityContext {
             allow_privilege_escalation: Some(false),
             capabilities: Some(Capabilities { drop: vec!["ALL".into()], ..Capabilities::default() }),
             run_as_non_root: Some(true),
             run_as_user: Some(USER),
             ..SecurityContext::default()
-        }),
+        })),
         ..Container::default()
     };
     let pod = PodSpec {
         containers: vec![container],
         automount_service_account_token: Some(false),
-        security_context: Some(PodSecurityContext {
+        security_context: Some(Box::new(PodSecurityContext {
             seccomp_profile: Some(SeccompProfile {
                 r#type: "RuntimeDefault".into(),
                 ..SeccompProfile::default()
             }),
             ..PodSecurityContext::default()
-        }),
+        })),
         ..PodSpec::default()
     };
     let mut deployment = Deployment {

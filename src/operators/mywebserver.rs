@@ -94,23 +94,23 @@ pub fn desired(web: &MyWebserver) -> MyWebserverChildren {
             ..ContainerPort::default()
         }],
         env: web.spec.env.clone(),
-        readiness_probe: Some(Probe { tcp_socket: Some(socket), ..Probe::default() }),
-        security_context: Some(SecurityContext {
+        readiness_probe: Some(Box::new(Probe { tcp_socket: Some(socket), ..Probe::default() })),
+        security_context: Some(Box::new(SecurityContext {
             allow_privilege_escalation: Some(false),
             ..SecurityContext::default()
-        }),
+        })),
         ..Container::default()
     };
     let pod = PodSpec {
         containers: vec![container],
         automount_service_account_token: Some(false),
-        security_context: Some(PodSecurityContext {
+        security_context: Some(Box::new(PodSecurityContext {
             seccomp_profile: Some(SeccompProfile {
                 r#type: "RuntimeDefault".into(),
                 ..SeccompProfile::default()
             }),
             ..PodSecurityContext::default()
-        }),
+        })),
         ..PodSpec::default()
     };
     let mut deployment = Deployment {

@@ -43,7 +43,7 @@ pub struct PodSettings {
     /// Nodes and other Pods near which the Pods must run, or must not, as in the spec of a Pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "any_fields")]
-    pub affinity: Option<Value>,
+    pub affinity: Option<Json>,
     /// How the Pods are spread over zones and nodes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "topology_spread_constraints")]

@@ -13,7 +13,7 @@
 //!     }],
 //!     volumes: vec![Volume {
 //!         name: "page".into(),
-//!         config_map: Some(ConfigMapVolumeSource { name: "page".into(), ..ConfigMapVolumeSource::default() }),
+//!         config_map: Some(Box::new(ConfigMapVolumeSource { name: "page".into(), ..ConfigMapVolumeSource::default() })),
 //!         ..Volume::default()
 //!     }],
 //!     rest: [("hostUsers".to_owned(), false.into())].into_iter().collect(),
@@ -26,6 +26,7 @@
 mod access;
 mod config;
 mod container;
+mod json;
 mod lease;
 mod network;
 mod pod;
@@ -34,14 +35,16 @@ mod storage;
 mod volume;
 mod workload;
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Deserializer, Serialize};
-use serde_json::{Map, Value};
 use smol_str::SmolStr;
 
-use super::{ObjectMeta, annotations::without_annotations};
+use super::{Annotations, LabelSelector, Labels, ObjectMeta, annotations::without_annotations};
 pub use access::{PolicyRule, Role, RoleBinding, RoleRef, ServiceAccount, Subject};
 pub use config::{ConfigMap, Secret};
 pub use container::*;
+pub use json::Json;
 pub use lease::*;
 pub use network::*;
 pub use pod::*;
@@ -51,7 +54,7 @@ pub use volume::*;
 pub use workload::*;
 
 /// The fields of an object that its type does not name.
-pub type Rest = Map<String, Value>;
+pub type Rest = Json;
 
 /// Declares kinds. All fields but `metadata` may be absent. After a `;`, the status, which is only read.
 macro_rules! kinds {
@@ -70,12 +73,12 @@ macro_rules! kinds {
             pub metadata: ObjectMeta,
             $(
                 $(#[$attribute])*
-                #[serde(default, deserialize_with = "super::or_default", skip_serializing_if = "super::is_default")]
+                #[serde(default, deserialize_with = "super::field", skip_serializing_if = "super::is_default")]
                 pub $field: $type,
             )*
             $(
                 $(#[$status_attribute])*
-                #[serde(default, deserialize_with = "super::or_default", skip_serializing)]
+                #[serde(default, deserialize_with = "super::field", skip_serializing)]
                 pub $status: $status_type,
             )?
         }
@@ -91,13 +94,15 @@ macro_rules! parts {
         pub struct $part {
             $(
                 $(#[$attribute])*
-                #[serde(deserialize_with = "super::or_default", skip_serializing_if = "super::is_default")]
+                #[serde(deserialize_with = "super::field", skip_serializing_if = "super::is_default")]
                 pub $field: $type,
             )*
             /// All other fields.
             #[serde(flatten)]
             pub rest: super::Rest,
         }
+
+        impl super::Shrink for $part {}
     )*};
 }
 
@@ -108,8 +113,10 @@ macro_rules! statuses {
         #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
         #[serde(rename_all = "camelCase", default)]
         pub struct $status {
-            $($(#[$attribute])* #[serde(deserialize_with = "super::or_default")] pub $field: $type,)*
+            $($(#[$attribute])* #[serde(deserialize_with = "super::field")] pub $field: $type,)*
         }
+
+        impl super::Shrink for $status {}
     )*};
 }
 
@@ -124,6 +131,35 @@ pub fn or_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
     deserializer: D,
 ) -> Result<T, D::Error> {
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
+
+/// A type of the fields here.
+trait Shrink: Default {
+    /// Gives back the room for more items.
+    fn shrink(&mut self) {}
+}
+
+impl<T> Shrink for Vec<T> {
+    fn shrink(&mut self) {
+        self.shrink_to_fit();
+    }
+}
+
+macro_rules! shrunk {
+    ($($type:ty),*) => {$(impl Shrink for $type {})*};
+}
+
+shrunk!(bool, i32, i64, u16, String, SmolStr, IntOrString, Json, Labels, Annotations, LabelSelector);
+
+impl<T> Shrink for Option<T> {}
+
+impl<K, V> Shrink for BTreeMap<K, V> {}
+
+/// [`or_default`], with no more memory than the items of a list need: while it is decoded, a list of one has room for four.
+fn field<'de, D: Deserializer<'de>, T: Shrink + Deserialize<'de>>(deserializer: D) -> Result<T, D::Error> {
+    let mut field: T = or_default(deserializer)?;
+    field.shrink();
+    Ok(field)
 }
 
 fn is_default<T: Default + PartialEq>(field: &T) -> bool {

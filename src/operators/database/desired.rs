@@ -236,27 +236,28 @@ fn read_only(name: &str, path: &str) -> VolumeMount {
 }
 
 fn empty(name: &str, empty_dir: EmptyDirVolumeSource) -> Volume {
-    Volume { name: name.into(), empty_dir: Some(empty_dir), ..Volume::default() }
+    Volume { name: name.into(), empty_dir: Some(Box::new(empty_dir)), ..Volume::default() }
 }
 
 fn of_secret(volume: &str, secret_name: SmolStr) -> Volume {
     let default_mode = Some(SECRET_MODE);
-    let secret = Some(SecretVolumeSource { secret_name, default_mode, ..SecretVolumeSource::default() });
+    let secret =
+        Some(Box::new(SecretVolumeSource { secret_name, default_mode, ..SecretVolumeSource::default() }));
     Volume { name: volume.into(), secret, ..Volume::default() }
 }
 
 fn of_scripts(name: &str) -> Volume {
-    let config_map = Some(ConfigMapVolumeSource {
+    let config_map = Some(Box::new(ConfigMapVolumeSource {
         name: format_smolstr!("{name}-scripts"),
         default_mode: Some(SCRIPTS_MODE),
         ..ConfigMapVolumeSource::default()
-    });
+    }));
     Volume { name: "scripts".into(), config_map, ..Volume::default() }
 }
 
 fn of_claim(volume: &str, claim_name: SmolStr) -> Volume {
     let claim = ClaimVolumeSource { claim_name, ..ClaimVolumeSource::default() };
-    Volume { name: volume.into(), persistent_volume_claim: Some(claim), ..Volume::default() }
+    Volume { name: volume.into(), persistent_volume_claim: Some(Box::new(claim)), ..Volume::default() }
 }
 
 /// How long a client of libpq waits for the other end, whose node may be gone. By default, that is two hours.
@@ -272,7 +273,7 @@ fn pod(name: &str, image: &str) -> PodSpec {
         ..ObjectFieldSelector::default()
     });
     let source = EnvVarSource { field_ref, ..EnvVarSource::default() };
-    let index = EnvVar { value_from: Some(source), ..variable("INSTANCE", "") };
+    let index = EnvVar { value_from: Some(Box::new(source)), ..variable("INSTANCE", "") };
     let primary = format!("host={name} user=replication passfile=/run/postgresql/passfile {PATIENCE}");
     let exec = |file: &str| Some(ExecAction { command: script(file), ..ExecAction::default() });
     let stop = LifecycleHandler { exec: exec("stop"), ..LifecycleHandler::default() };
@@ -287,13 +288,13 @@ fn pod(name: &str, image: &str) -> PodSpec {
             protocol: "TCP".into(),
             ..ContainerPort::default()
         }],
-        readiness_probe: Some(Probe {
+        readiness_probe: Some(Box::new(Probe {
             exec: exec("ready"),
             period_seconds: Some(5),
             timeout_seconds: Some(5),
             ..Probe::default()
-        }),
-        lifecycle: Some(Lifecycle { pre_stop: Some(stop), ..Lifecycle::default() }),
+        })),
+        lifecycle: Some(Box::new(Lifecycle { pre_stop: Some(stop), ..Lifecycle::default() })),
         volume_mounts: instance_mounts(),
         ..container(image, "start")
     };
@@ -396,12 +397,12 @@ fn container(image: &str, file: &str) -> Container {
         name: CONTAINER.into(),
         image: image.into(),
         command: script(file),
-        security_context: Some(SecurityContext {
+        security_context: Some(Box::new(SecurityContext {
             allow_privilege_escalation: Some(false),
             capabilities: Some(Capabilities { drop: vec!["ALL".into()], ..Capabilities::default() }),
             read_only_root_filesystem: Some(true),
             ..SecurityContext::default()
-        }),
+        })),
         ..Container::default()
     }
 }
@@ -412,7 +413,7 @@ fn restricted(container: Container, volumes: Vec<Volume>, restart_policy: &str) 
         containers: vec![container],
         volumes,
         automount_service_account_token: Some(false),
-        security_context: Some(PodSecurityContext {
+        security_context: Some(Box::new(PodSecurityContext {
             run_as_non_root: Some(true),
             run_as_user: Some(USER),
             run_as_group: Some(USER),
@@ -422,7 +423,7 @@ fn restricted(container: Container, volumes: Vec<Volume>, restart_policy: &str) 
                 ..SeccompProfile::default()
             }),
             ..PodSecurityContext::default()
-        }),
+        })),
         // The default.
         termination_grace_period_seconds: Some(30),
         restart_policy: restart_policy.into(),

@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use smol_str::SmolStr;
 
-use super::{IntOrString, parts};
+use super::{IntOrString, Json, parts};
 use crate::resource::diff::{Merge, MergeRule};
 
 /// The merge rules of a [`Container`].
@@ -73,15 +72,15 @@ parts! {
         /// Where the volumes are.
         volume_mounts: Vec<VolumeMount>,
         /// Decides when the container gets requests.
-        readiness_probe: Option<Probe>,
+        readiness_probe: Option<Box<Probe>>,
         /// Decides when the container is restarted.
-        liveness_probe: Option<Probe>,
+        liveness_probe: Option<Box<Probe>>,
         /// Decides when the other probes begin.
-        startup_probe: Option<Probe>,
+        startup_probe: Option<Box<Probe>>,
         /// Actions after the start and before the end.
-        lifecycle: Option<Lifecycle>,
+        lifecycle: Option<Box<Lifecycle>>,
         /// The privileges of the container.
-        security_context: Option<SecurityContext>,
+        security_context: Option<Box<SecurityContext>>,
         /// `Always` for a sidecar among the init containers.
         restart_policy: SmolStr,
         /// The file with its last words.
@@ -112,7 +111,7 @@ parts! {
         /// Its value. May contain `$(NAME)` of an earlier variable.
         value: SmolStr,
         /// The source of its value, in place of `value`.
-        value_from: Option<EnvVarSource>,
+        value_from: Option<Box<EnvVarSource>>,
     }
 
     /// The source of the value of an environment variable: one of these.
@@ -252,7 +251,7 @@ parts! {
         /// Sends an HTTP request.
         http_get: Option<HttpGetAction>,
         /// Waits: `{"seconds": 5}`.
-        sleep: Option<Value>,
+        sleep: Option<Json>,
     }
 
     /// The privileges of a container.

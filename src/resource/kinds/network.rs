@@ -1,10 +1,9 @@
 //! The kinds by which Pods are reached: Service, Ingress and NetworkPolicy.
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use smol_str::SmolStr;
 
-use super::{IntOrString, kinds, parts};
+use super::{IntOrString, Json, kinds, parts};
 use crate::resource::{
     LabelSelector, Labels, ObjectMeta,
     diff::{Merge, MergeRule},
@@ -224,7 +223,7 @@ parts! {
         /// Namespaces.
         namespace_selector: Option<LabelSelector>,
         /// Addresses: `{"cidr": "10.0.0.0/8"}`.
-        ip_block: Option<Value>,
+        ip_block: Option<Json>,
     }
 
     /// A port of a connection.

@@ -1,11 +1,10 @@
 //! Pods, and the templates from which they are created.
 
 use serde::{Deserialize, Deserializer, Serialize};
-use serde_json::Value;
 use smol_str::SmolStr;
 
 use super::{
-    Container, SeccompProfile, Volume, container::CONTAINER, kinds, parts, statuses, volume::VOLUME,
+    Container, Json, SeccompProfile, Volume, container::CONTAINER, kinds, parts, statuses, volume::VOLUME,
 };
 use crate::resource::{
     Annotations, LabelSelector, Labels, ObjectMeta,
@@ -83,7 +82,7 @@ parts! {
         /// Whether the Pod gets credentials for the API server. The default is true.
         automount_service_account_token: Option<bool>,
         /// Security settings for all containers.
-        security_context: Option<PodSecurityContext>,
+        security_context: Option<Box<PodSecurityContext>>,
         /// The Secrets for private registries.
         image_pull_secrets: Vec<LocalObjectReference>,
         /// `Always`, `OnFailure` or `Never`.
@@ -93,7 +92,7 @@ parts! {
         /// The labels of the nodes on which it may run.
         node_selector: Labels,
         /// Nodes and other Pods near which it must run, or must not.
-        affinity: Option<Value>,
+        affinity: Option<Json>,
         /// The taints of nodes on which it may still run.
         tolerations: Vec<Toleration>,
         /// How Pods are spread over zones and nodes.

@@ -1,10 +1,9 @@
 //! How many Pods there are: PodDisruptionBudget and HorizontalPodAutoscaler.
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use smol_str::SmolStr;
 
-use super::{IntOrString, kinds, parts};
+use super::{IntOrString, Json, kinds, parts};
 use crate::resource::{
     LabelSelector, ObjectMeta,
     diff::{Merge, MergeRule},
@@ -57,9 +56,9 @@ parts! {
         /// The most Pods.
         max_replicas: i32,
         /// By what it scales.
-        metrics: Vec<Value>,
+        metrics: Vec<Json>,
         /// How fast.
-        behavior: Option<Value>,
+        behavior: Option<Json>,
     }
 
     /// The object that a [`HorizontalPodAutoscaler`] scales.

@@ -30,20 +30,20 @@ parts! {
         /// Unique in the Pod.
         name: SmolStr,
         /// The keys of a ConfigMap.
-        config_map: Option<ConfigMapVolumeSource>,
+        config_map: Option<Box<ConfigMapVolumeSource>>,
         /// The keys of a Secret.
-        secret: Option<SecretVolumeSource>,
+        secret: Option<Box<SecretVolumeSource>>,
         /// A claim.
-        persistent_volume_claim: Option<ClaimVolumeSource>,
+        persistent_volume_claim: Option<Box<ClaimVolumeSource>>,
         /// A directory that is deleted with the Pod.
-        empty_dir: Option<EmptyDirVolumeSource>,
+        empty_dir: Option<Box<EmptyDirVolumeSource>>,
         /// Several sources in one directory.
-        projected: Option<ProjectedVolumeSource>,
+        projected: Option<Box<ProjectedVolumeSource>>,
         /// Fields of the Pod.
         #[serde(rename = "downwardAPI")]
-        downward_api: Option<DownwardApiVolumeSource>,
+        downward_api: Option<Box<DownwardApiVolumeSource>>,
         /// A file or directory of the node.
-        host_path: Option<HostPathVolumeSource>,
+        host_path: Option<Box<HostPathVolumeSource>>,
     }
 
     /// The keys of a ConfigMap as files.
@@ -107,14 +107,14 @@ parts! {
     /// One source of a [`ProjectedVolumeSource`].
     VolumeProjection {
         /// The keys of a ConfigMap.
-        config_map: Option<KeysProjection>,
+        config_map: Option<Box<KeysProjection>>,
         /// The keys of a Secret.
-        secret: Option<KeysProjection>,
+        secret: Option<Box<KeysProjection>>,
         /// A credential for the API server or another service.
-        service_account_token: Option<ServiceAccountTokenProjection>,
+        service_account_token: Option<Box<ServiceAccountTokenProjection>>,
         /// Fields of the Pod.
         #[serde(rename = "downwardAPI")]
-        downward_api: Option<DownwardApiVolumeSource>,
+        downward_api: Option<Box<DownwardApiVolumeSource>>,
     }
 
     /// The keys of a ConfigMap or a Secret.

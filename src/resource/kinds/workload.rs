@@ -1,11 +1,11 @@
 //! The kinds that create Pods: Deployment, StatefulSet, DaemonSet, Job and CronJob.
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use smol_str::SmolStr;
 
 use super::{
-    PersistentVolumeClaimSpec, PodTemplate, TemplateMeta, WorkloadCondition, kinds, parts, pod::POD, statuses,
+    Json, PersistentVolumeClaimSpec, PodTemplate, TemplateMeta, WorkloadCondition, kinds, parts, pod::POD,
+    statuses,
 };
 use crate::resource::{
     LabelSelector, ObjectMeta,
@@ -122,7 +122,7 @@ parts! {
         /// The template of each Pod.
         template: PodTemplate,
         /// How a new template reaches the Pods.
-        strategy: Option<Value>,
+        strategy: Option<Json>,
         /// How long a Pod must be ready before it counts as available.
         min_ready_seconds: i32,
         /// How many earlier templates are kept.
@@ -149,11 +149,11 @@ parts! {
         /// one after the other. Immutable.
         pod_management_policy: SmolStr,
         /// How a new template reaches the Pods.
-        update_strategy: Option<Value>,
+        update_strategy: Option<Json>,
         /// Whether claims are deleted.
         persistent_volume_claim_retention_policy: Option<ClaimRetention>,
         /// The number of the first Pod: `{"start": 1}`.
-        ordinals: Option<Value>,
+        ordinals: Option<Json>,
         /// How long a Pod must be ready before it counts as available.
         min_ready_seconds: i32,
         /// How many earlier templates are kept.
@@ -183,7 +183,7 @@ parts! {
         /// The template of each Pod.
         template: PodTemplate,
         /// How a new template reaches the Pods.
-        update_strategy: Option<Value>,
+        update_strategy: Option<Json>,
         /// How long a Pod must be ready before it counts as available.
         min_ready_seconds: i32,
         /// How many earlier templates are kept.
@@ -309,7 +309,7 @@ statuses! {
     /// The state that the CronJob controller reports. The times are texts in UTC, which can be compared.
     CronJobStatus {
         /// The running Jobs.
-        active: Vec<Value>,
+        active: Vec<Json>,
         /// When the last Job was created.
         last_schedule_time: SmolStr,
         /// When the last successful Job ended.
