@@ -1,7 +1,7 @@
 //! The children of each owner, by its uid, to delete them after their owner: the garbage collector may be slow or absent.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::BTreeSet,
     pin::Pin,
     sync::{Arc, Mutex},
 };
@@ -24,8 +24,8 @@ pub(super) struct ByOwner<K> {
     _listening: Listening,
 }
 
-/// The keys of the children of each owner. Usually there is one of each kind, but anybody may create more.
-type Keys = HashMap<Uid, BTreeSet<Key>>;
+/// The keys of the children, each after the uid of its owner. Usually, an owner has one of each kind, but anybody may create more.
+type Keys = BTreeSet<(Uid, Key)>;
 
 /// The children of an owner, of a kind that the caller does not know.
 pub(crate) trait OfOwner: Send + Sync {
@@ -48,17 +48,12 @@ impl<K: Resource> ByOwner<K> {
             let (watch, keys) = (watch.clone(), Arc::clone(&keys));
             move |key: &Key, earlier: Option<&ObjectMeta>| {
                 let mut keys = locked(&keys);
-                if let Some(earlier) = earlier.and_then(owner)
-                    && let Some(children) = keys.get_mut(&earlier)
-                {
-                    children.remove(key);
-                    if children.is_empty() {
-                        keys.remove(&earlier);
-                    }
+                if let Some(earlier) = earlier.and_then(owner) {
+                    keys.remove(&(earlier, key.clone()));
                 }
                 let present = watch.find(key);
                 if let Some(present) = present.and_then(|present| owner(present.metadata())) {
-                    keys.entry(present).or_default().insert(key.clone());
+                    keys.insert((present, key.clone()));
                 }
             }
         };
@@ -82,9 +77,11 @@ impl<K: Resource> OfOwner for ByOwner<K> {
     fn delete_all<'a>(&'a self, uid: &'a Uid) -> Deleting<'a> {
         Box::pin(async move {
             self.last_writes.forget_all(uid);
-            let keys = locked(&self.keys).get(uid).cloned().unwrap_or_default();
+            let first = (uid.clone(), Key::cluster(""));
+            let keys: Vec<_> =
+                locked(&self.keys).range(first..).take_while(|(owner, _)| owner == uid).cloned().collect();
             let mut deleted = Ok(());
-            for key in keys {
+            for (_, key) in keys {
                 let Some(child) = self.watch.find(&key) else { continue };
                 let child = child.metadata();
                 // A failure to delete one child does not keep the others.

@@ -13,10 +13,10 @@ use smol_str::SmolStr;
 use uuid::Uuid;
 
 /// `metadata.uid`: unique for ever.
-#[derive(Clone, PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Uid(Form);
 
-#[derive(Clone, PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Form {
     Uuid(Uuid),
     /// The API server hands out UUIDs, but an ownerReference may have any text as its uid.
