@@ -46,7 +46,11 @@ use crate::{
     client::Error,
     cluster::{Cluster, Watch},
     correction_backoff::{CHANGES, CORRECTIONS, CorrectionBackoff},
-    resource::{Key, ObjectMeta, OwnerReference, Resource, diff, list::Found, owned_fields},
+    resource::{
+        Key, ObjectMeta, OwnerReference, Resource, diff,
+        list::{Broken, BrokenCause, Found},
+        owned_fields,
+    },
 };
 use admission::{Difference, LastWrites};
 use by_owner::ByOwner;
@@ -139,7 +143,7 @@ impl<K: Resource + Serialize> Children<K> {
     pub async fn keep<O: Resource>(&self, owner: &O, desired: &K, stage: Stage) -> Outcome<K> {
         let (child, write) = match self.watch.find(&desired.key()) {
             Some(Found::Readable(live)) => self.update(owner, desired, live).await,
-            Some(Found::Broken(broken)) => self.read(owner, desired, &broken.metadata, stage).await,
+            Some(Found::Broken(broken)) => self.read(owner, desired, &broken, stage).await,
             None => match self.watch.lacks(desired.metadata()) {
                 None => self.add(owner, desired, stage).await,
                 Some(lack) => Child::failed(Error::new("keep", desired.key().to_string(), lack), None),
@@ -193,9 +197,13 @@ impl<K: Resource + Serialize> Children<K> {
         &self,
         owner: &O,
         desired: &K,
-        metadata: &ObjectMeta,
+        Broken { metadata, cause, .. }: &Broken,
         stage: Stage,
     ) -> (Child<K>, Option<Write>) {
+        let _one_at_a_time = match cause {
+            BrokenCause::TooLarge => Some(self.cluster.large_child().await),
+            BrokenCause::Undecodable | BrokenCause::NoRoom(_) | BrokenCause::Unwanted => None,
+        };
         match self.ownership(owner, metadata) {
             Ownership::Namesake => self.replace_namesakes(owner, metadata).await,
             Ownership::Foreign if metadata.controller().is_some() => {

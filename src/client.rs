@@ -92,6 +92,10 @@ const VERSION_BYTES_MAX: usize = 64 * 1024;
 /// and JSON escapes can make an object six times as long.
 const OBJECT_BYTES_MAX: usize = 16 * 1024 * 1024;
 
+/// Most fields, items, maps and lists of a single object that is decoded, about. In memory, each may take a hundred times as much as its
+/// text. A ConfigMap with 16,000 keys has three for each, with its managedFields.
+const OBJECT_ENTRIES_MAX: usize = 64 * 1024;
+
 /// The characters that are encoded in a path: all but the unreserved ones of RFC 3986.
 const PATH_SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
@@ -278,6 +282,11 @@ impl Client {
         kind: &str,
     ) -> Result<T, Cause> {
         let Answer { headers, body, .. } = self.call(&request, bytes_max).await?;
+        let entries: usize = b",{[".iter().map(|byte| memchr::memchr_iter(*byte, &body).count()).sum();
+        if entries > OBJECT_ENTRIES_MAX {
+            let cause = format!("{} has more than {OBJECT_ENTRIES_MAX} fields and items", request.path);
+            return Err(Cause::TooLarge(cause));
+        }
         from_json(&body).map_err(|error| not_json(&request.path, &headers, &body, kind, &error))
     }
 

@@ -32,7 +32,7 @@ use crate::{
     rbac::{self, Permission},
     resource::{Key, ObjectMeta, Resource, Scope, list::Found},
     shard::Shard,
-    store::{Budget, Change, Listening},
+    store::{Budget, Change, KEPT_MIB, Listening},
     watch::Lists,
 };
 use ending::EndingNamespaces;
@@ -47,8 +47,10 @@ pub struct Cluster {
     client: Client,
     lists: Lists,
     streams: Arc<Mutex<OpenStreams>>,
-    /// For [`Cluster::watch_children`].
-    children: Arc<Budget>,
+    /// Of what all Stores keep.
+    budget: Arc<Budget>,
+    /// Held while a worker has a child that is too large to be kept: its content may take megabytes.
+    large_child: Arc<tokio::sync::Mutex<()>>,
     /// What the controllers have declared.
     permissions: Arc<Mutex<Vec<Permission>>>,
     ending: Arc<EndingNamespaces>,
@@ -67,8 +69,14 @@ impl Cluster {
     #[must_use]
     pub fn new(client: Client, lists: Lists) -> Cluster {
         let (streams, permissions, ending) = Default::default();
-        let (children, shard) = (Budget::of_children(), Shard::default());
-        Cluster { client, lists, streams, children, permissions, ending, shard }
+        let (budget, shard) = (Budget::of_process(KEPT_MIB), Shard::default());
+        Cluster { client, lists, streams, budget, large_child: Arc::default(), permissions, ending, shard }
+    }
+
+    /// A cluster whose Stores keep the content of objects of so many MiB together, in place of [`KEPT_MIB`].
+    #[must_use]
+    pub fn keeping(self, kept_mib: u32) -> Cluster {
+        Cluster { budget: Budget::of_process(kept_mib), ..self }
     }
 
     /// Declares what a controller must be allowed to do. Usually, [`Builder::needs`](crate::controller::Builder::needs) does that.
@@ -129,6 +137,11 @@ impl Cluster {
     /// created and deleted while a watch is behind.
     pub async fn get_live<K: Resource>(&self, key: &Key) -> Result<Arc<K>, Error> {
         self.client.get(key).await.map(|object| self.remember(object))
+    }
+
+    /// Waits until no other worker has a child that is too large to be kept.
+    pub(crate) async fn large_child(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.large_child.lock().await
     }
 
     /// Lists at most `limit` objects of a scope from the API server itself; fewer if so many are too large for one answer.

@@ -52,7 +52,7 @@ use crate::{
     resource::{
         Key, Resource, Scope,
         conditions::Verdict,
-        list::{BrokenCause, Found},
+        list::{Broken, BrokenCause, Found},
         paused,
     },
     store::{Change, Listening},
@@ -259,13 +259,15 @@ impl<O: Operator> Driver<O> {
         let mut found = self.shared.find(key);
         let mut _permit = None;
         if let Some(Found::Broken(broken)) = &found
-            && broken.cause == BrokenCause::TooLarge
-            && broken.metadata.is_terminating()
-            && O::FINALIZER.is_some()
+            && self.reads(broken)
         {
-            // Its cleanup needs its content, and its finalizers, which may not be kept either. The other workers do not wait for it.
-            let Ok(permit) = self.large.try_lock() else { return deleted.map(|()| Next::After(LOOK_AGAIN)) };
-            _permit = Some(permit);
+            if broken.cause == BrokenCause::TooLarge {
+                // The other workers do not wait for it.
+                let Ok(permit) = self.large.try_lock() else {
+                    return deleted.map(|()| Next::After(LOOK_AGAIN));
+                };
+                _permit = Some(permit);
+            }
             match self.shared.cluster.get_live(key).await {
                 Err(error) if error.is_not_found() => return deleted.map(|()| Next::OnChange),
                 // It does not decode, either.
@@ -282,6 +284,15 @@ impl<O: Operator> Driver<O> {
         }
         let next = self.reconcile_found(key, found).await;
         next.and_then(|next| deleted.map(|()| next))
+    }
+
+    /// Whether an object whose content is not kept is read: one that is too large only for its cleanup, which also needs its finalizers.
+    fn reads(&self, broken: &Broken) -> bool {
+        match broken.cause {
+            BrokenCause::NoRoom(_) => true,
+            BrokenCause::TooLarge => broken.metadata.is_terminating() && O::FINALIZER.is_some(),
+            BrokenCause::Undecodable | BrokenCause::Unwanted => false,
+        }
     }
 
     /// Reconciles an object, or cleans up after it, as its state asks. Of its own type, so that the code of an operator is in the binary once,
@@ -431,9 +442,7 @@ impl<K: Resource> Shared<K> {
             }
             Change::Deleted { last, source } => {
                 let key = last.metadata().key();
-                if let Some(last) = last.readable()
-                    && self.cluster.shard().has(&last.metadata().uid)
-                {
+                if self.cluster.shard().has(&last.metadata().uid) {
                     self.tombstones.add(key.clone(), last, *source);
                 }
                 self.queue.add(&key, Urgency::Intent);

@@ -187,7 +187,7 @@ impl Elector {
     ) -> (Elector, Leadership) {
         let namespace = settings.namespace.clone().unwrap_or_else(|| cluster.namespace().to_owned());
         let scope = Scope { namespace: Some(namespace.clone()), ..Scope::default() };
-        let leases = cluster.watch_keeping([scope], &Kept::Everything);
+        let leases = cluster.watch_keeping([scope], &Kept::everything());
         let reach = settings.namespace.clone().map_or(Reach::OwnNamespace, Reach::Namespace);
         let verbs = [Verb::Get, Verb::List, Verb::Watch, Verb::Create, Verb::Patch];
         let reason = "To elect a leader. The API server cannot limit `create` to one name.";

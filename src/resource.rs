@@ -55,6 +55,8 @@ pub trait Resource: DeserializeOwned + Send + Sync + 'static {
     const INSTALL: &'static str = "";
     /// The media type of requests. [`Meta`] has metadata alone.
     const ACCEPT: Accept = Accept::Whole;
+    /// Whether the type has little beside the metadata, whatever came over the wire: a Store counts the bytes of the metadata alone.
+    const IS_PART: bool = matches!(Self::ACCEPT, Accept::MetadataOnly);
 
     /// Name, labels, owners, versions.
     fn metadata(&self) -> &ObjectMeta;
@@ -118,6 +120,7 @@ macro_rules! kind {
             const KIND: &'static str = <$kind as $crate::resource::Resource>::KIND;
             const MERGE: &'static [$crate::resource::diff::MergeRule] = <$kind as $crate::resource::Resource>::MERGE;
             const INSTALL: &'static str = <$kind as $crate::resource::Resource>::INSTALL;
+            const IS_PART: bool = true;
 
             fn metadata(&self) -> &$crate::resource::ObjectMeta {
                 &self.metadata

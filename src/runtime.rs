@@ -58,7 +58,7 @@ use crate::{
     resource::{MANAGED_BY, Resource, Scope, kinds::Namespace},
     shard::Shard,
     shutdown::{self, ShutdownError, Stop},
-    store::Kept,
+    store::KEPT_MIB,
     traces::Traces,
     watch::Lists,
 };
@@ -112,6 +112,7 @@ impl fmt::Debug for RuntimeError {
 pub struct Runtime {
     client: Client,
     lists: Lists,
+    kept_mib: u32,
     namespaces: Vec<String>,
     instance: String,
     workers: Option<usize>,
@@ -169,8 +170,7 @@ impl Setup {
         reporter: Reporter,
         statuses: impl Statuses<K> + 'static,
     ) -> Builder<K> {
-        let objects =
-            self.cluster.watch_keeping::<K>(self.scopes(""), &Kept::Reconciled(self.cluster.shard()));
+        let objects = self.cluster.watch_reconciled::<K>(self.scopes(""));
         let managed = self.scopes(&format!("{MANAGED_BY}={operator}"));
         Builder::with(&self.cluster, &objects, managed, reporter, statuses)
     }
@@ -184,6 +184,7 @@ impl Runtime {
         Runtime {
             client,
             lists: Lists::Paged,
+            kept_mib: KEPT_MIB,
             namespaces: Vec::new(),
             instance: instance.unwrap_or_else(|_| "listwatch".into()),
             workers: None,
@@ -249,6 +250,13 @@ impl Runtime {
     #[must_use]
     pub fn lists(self, lists: Lists) -> Runtime {
         Runtime { lists, ..self }
+    }
+
+    /// How much the objects may have whose content is kept, in MiB, over all Stores; those of one namespace half of it. The memory limit
+    /// of the process must be twice as much.
+    #[must_use]
+    pub fn kept_mib(self, kept_mib: u32) -> Runtime {
+        Runtime { kept_mib, ..self }
     }
 
     /// Sets how many objects of one kind are reconciled at a time.
@@ -348,12 +356,16 @@ impl Runtime {
         self
     }
 
+    fn cluster(&self) -> Cluster {
+        Cluster::new(self.client.clone(), self.lists).keeping(self.kept_mib)
+    }
+
     /// What the controllers must be allowed to do: what they watch, keep and write, by their [`Builder`]s, and what they declare
     /// themselves ([`Builder::needs`]). [`rbac::roles`](crate::rbac::roles) prints it. Sends no request.
     pub fn permissions(mut self) -> Result<Vec<Permission>, RuntimeError> {
         // The watches begin as tasks, which never run.
         let tasks = tokio::runtime::Builder::new_current_thread().build().map_err(ShutdownError::Start)?;
-        let cluster = Cluster::new(self.client.clone(), self.lists).of_shard(self.shard);
+        let cluster = self.cluster().of_shard(self.shard);
         {
             let _entered = tasks.enter();
             let (_stopping, requested) = Stop::channel();
@@ -385,7 +397,7 @@ impl Runtime {
         self.client = planning.client.clone();
         self.leader_election = None;
         self.planning = Some(Arc::clone(&planning));
-        let cluster = Cluster::new(self.client.clone(), self.lists);
+        let cluster = self.cluster();
         let (_stopping, requested) = Stop::channel();
         if let Err(error) = self.client.version().await {
             planning.note(error.to_string());
@@ -421,7 +433,7 @@ impl Runtime {
             )));
         }
         let endpoints = listen(self.probes, self.metrics.take(), self.debug, &self.client).await?;
-        let cluster = Cluster::new(self.client.clone(), self.lists).of_shard(self.shard);
+        let cluster = self.cluster().of_shard(self.shard);
         let (stopping, requested) = Stop::channel();
         let mut controllers = JoinSet::new();
         for (_, start) in mem::take(&mut self.controllers) {

@@ -20,6 +20,7 @@ use std::{
     any::Any,
     cmp::Ordering,
     collections::{BTreeMap, HashSet},
+    mem,
     sync::{Arc, Mutex, Weak},
 };
 
@@ -32,9 +33,7 @@ use crate::{
         list::{Broken, BrokenCause, Found},
     },
 };
-use kept::Share;
-pub(crate) use kept::weight_of;
-pub use kept::{Budget, Kept};
+pub use kept::{Budget, KEPT_MIB, Kept, Portion};
 
 /// The objects of one kind and scope.
 pub struct Store<K> {
@@ -67,12 +66,12 @@ struct Contents<K> {
     /// The objects that we deleted, and whose DELETED event has not come yet. Older events and answers must not bring them back.
     /// Cleared when a list begins.
     removed: HashSet<Uid>,
-    /// The bytes of the objects, if they count.
-    shares: BTreeMap<Key, Share>,
 }
 
 struct Item<K> {
     found: Found<K>,
+    /// The bytes that it takes of the budget.
+    bytes: u32,
     /// The round in which a list or an event last had the object. An object that is known only from the answer to a write gets the
     /// round before, so that the end of the present list removes it, unless its version is newer than the list.
     round: u32,
@@ -129,7 +128,7 @@ pub enum DeletionSource {
 /// Keeps all objects, with all their fields.
 impl<K: Resource> Default for Store<K> {
     fn default() -> Store<K> {
-        Store::keeping(Kept::Everything)
+        Store::keeping(Kept::everything())
     }
 }
 
@@ -142,7 +141,6 @@ impl<K: Resource> Store<K> {
             went_back: false,
             synced: false,
             removed: HashSet::new(),
-            shares: BTreeMap::new(),
         };
         Store { kept, contents: Mutex::new(contents), listeners: Mutex::default() }
     }
@@ -189,11 +187,16 @@ impl<K: Resource> Store<K> {
 
     /// An ADDED or MODIFIED event.
     pub fn applied(&self, after: Found<K>) {
+        self.applied_of(after, 0);
+    }
+
+    /// The same, of an object of this many bytes.
+    pub(crate) fn applied_of(&self, after: Found<K>, bytes: usize) {
         let changes = {
             let mut contents = locked(&self.contents);
             contents.version = after.metadata().resource_version.clone();
             let round = contents.round;
-            contents.put(&self.kept, after, round, true)
+            contents.put(&self.kept, after, bytes, round, true)
         };
         self.notify(changes);
     }
@@ -204,7 +207,7 @@ impl<K: Resource> Store<K> {
             let mut contents = locked(&self.contents);
             contents.version = last.metadata().resource_version.clone();
             contents.removed.remove(&last.metadata().uid);
-            contents.remove(last)
+            contents.remove(&self.kept, last)
         };
         self.notify(change);
     }
@@ -233,8 +236,8 @@ impl<K: Resource> Store<K> {
                 // The object does not count as listed. If it was deleted before the version of the present list, no DELETED
                 // event will come, so the end of that list must remove it.
                 let unlisted = contents.round.wrapping_sub(1);
-                let found = contents.as_kept_before(&self.kept, object);
-                contents.put(&self.kept, found, unlisted, is_selected)
+                let (found, bytes) = contents.as_kept_before(object);
+                contents.put(&self.kept, found, bytes, unlisted, is_selected)
             } else {
                 Vec::new()
             }
@@ -249,8 +252,8 @@ impl<K: Resource> Store<K> {
             let is_it =
                 contents.objects.get(&gone.key()).is_some_and(|item| item.found.metadata().uid == gone.uid);
             let item = if is_it { contents.objects.remove(&gone.key()) } else { None };
-            if item.is_some() {
-                contents.shares.remove(&gone.key());
+            if let Some(item) = &item {
+                self.kept.give_back(gone.namespace.as_ref(), item.bytes);
                 contents.removed.insert(gone.uid.clone());
             }
             item.map(|item| Change::Deleted { last: item.found, source: DeletionSource::Event })
@@ -271,32 +274,53 @@ impl<K: Resource> Store<K> {
     }
 }
 
-impl<K: Resource> Contents<K> {
-    /// The object of an answer. If it was too large to be kept, only a list or a watch shows whether it still is.
-    fn as_kept_before(&self, kept: &Kept<K>, object: &Arc<K>) -> Found<K> {
-        match self.objects.get(&object.key()).map(|item| &item.found) {
-            Some(Found::Broken(broken))
-                if matches!(kept, Kept::Reconciled(_)) && broken.cause == BrokenCause::TooLarge =>
-            {
-                let metadata = object.metadata().clone();
-                Found::Broken(Arc::new(Broken { metadata, error: broken.error.clone(), cause: broken.cause }))
-            }
-            Some(_) | None => Found::Readable(Arc::clone(object)),
+impl<K> Drop for Store<K> {
+    fn drop(&mut self) {
+        for (key, item) in &locked(&self.contents).objects {
+            self.kept.give_back(key.namespace.as_ref(), item.bytes);
         }
+    }
+}
+
+impl<K: Resource> Contents<K> {
+    /// The object of an answer, and its bytes: as many as before, until a list or a watch shows how many it has now, and whether it is
+    /// still too large.
+    fn as_kept_before(&self, object: &Arc<K>) -> (Found<K>, usize) {
+        let Some(item) = self.objects.get(&object.key()) else {
+            return (Found::Readable(Arc::clone(object)), 0);
+        };
+        let mut bytes = item.bytes as usize;
+        if let Found::Broken(broken) = &item.found {
+            match broken.cause {
+                BrokenCause::TooLarge => {
+                    let broken = Broken { metadata: object.metadata().clone(), ..Broken::clone(broken) };
+                    return (Found::Broken(Arc::new(broken)), 0);
+                }
+                BrokenCause::NoRoom(had) => bytes = had,
+                BrokenCause::Undecodable | BrokenCause::Unwanted => {}
+            }
+        }
+        (Found::Readable(Arc::clone(object)), bytes)
     }
 
     /// Keeps the newer of two versions. If they cannot be compared, the one that arrives later wins. In a list after a restored
     /// backup, the listed one wins. The same version again changes nothing, except for whether its content is kept. Nor does an object that
     /// we deleted change anything, nor one of another shard.
-    fn put(&mut self, kept: &Kept<K>, after: Found<K>, round: u32, is_selected: bool) -> Vec<Change<K>> {
-        if self.removed.contains(&after.metadata().uid) || !kept.has(after.metadata()) {
+    fn put(
+        &mut self,
+        kept: &Kept<K>,
+        after: Found<K>,
+        bytes: usize,
+        round: u32,
+        is_selected: bool,
+    ) -> Vec<Change<K>> {
+        if self.removed.contains(&after.metadata().uid) {
             return Vec::new();
         }
         let key = after.metadata().key();
         let Some(item) = self.objects.get_mut(&key) else {
-            let (after, share) = kept.limit(after, None);
-            self.shares.extend(share.map(|share| (key.clone(), share)));
-            self.objects.insert(key, Item { found: after.clone(), round, is_selected });
+            let Some((after, bytes)) = kept.limit(after, bytes) else { return Vec::new() };
+            self.objects.insert(key, Item { found: after.clone(), bytes, round, is_selected });
             return vec![Change::Applied { before: None, after }];
         };
         if round == self.round {
@@ -309,23 +333,15 @@ impl<K: Resource> Contents<K> {
             return Vec::new();
         }
         let is_another = had.uid != has.uid;
-        let (after, share) = kept.limit(after, self.shares.get(&key));
-        let is_same = match (item.found.readable(), after.readable()) {
-            // Its content came with the answer to a write, and is too large.
-            (Some(_), None) => false,
-            // There is room now for its content, or it is small enough.
-            (None, Some(_)) => !matches!(kept, Kept::Within { .. } | Kept::Reconciled(_)),
-            (Some(_), Some(_)) | (None, None) => true,
-        };
-        if is_known && is_same {
+        // Before the new version takes its own.
+        kept.give_back(key.namespace.as_ref(), mem::take(&mut item.bytes));
+        let Some((after, bytes)) = kept.limit(after, bytes) else { return Vec::new() };
+        item.bytes = bytes;
+        if is_known && item.found.readable().is_some() == after.readable().is_some() {
             return Vec::new();
         }
         item.is_selected = is_selected;
-        match share {
-            Some(share) => drop(self.shares.insert(key, share)),
-            None => drop(self.shares.remove(&key)),
-        }
-        let before = std::mem::replace(&mut item.found, after.clone());
+        let before = mem::replace(&mut item.found, after.clone());
         if is_another {
             // The object was deleted and created again, and the DELETED event was missed.
             let deleted = Change::Deleted { last: before, source: DeletionSource::Inferred };
@@ -334,7 +350,7 @@ impl<K: Resource> Contents<K> {
         vec![Change::Applied { before: Some(before), after }]
     }
 
-    fn remove(&mut self, last: Found<K>) -> Option<Change<K>> {
+    fn remove(&mut self, kept: &Kept<K>, last: Found<K>) -> Option<Change<K>> {
         let gone = last.metadata();
         let key = gone.key();
         let item = self.objects.get(&key)?;
@@ -349,8 +365,8 @@ impl<K: Resource> Contents<K> {
             return is_another.then_some(Change::Deleted { last, source: DeletionSource::Event });
         }
         // Use the last state in the Store: it may be readable when the object of the event is not.
-        self.shares.remove(&key);
-        let last = self.objects.remove(&key)?.found;
+        let Item { found: last, bytes, .. } = self.objects.remove(&key)?;
+        kept.give_back(key.namespace.as_ref(), bytes);
         Some(Change::Deleted { last, source: DeletionSource::Event })
     }
 }
@@ -417,7 +433,7 @@ mod tests {
     /// Each answer had its content, which stayed until the watch sent the event.
     #[test]
     fn the_answer_to_a_write_brings_no_content_of_an_object_that_is_too_large() {
-        let store = Store::keeping(Kept::Reconciled(Shard::default()));
+        let store = Store::keeping(Kept::reconciled(&Budget::of_process(KEPT_MIB), Shard::default()));
         let large = |version: &str| {
             let (metadata, cause) = (object("a", version).metadata, BrokenCause::TooLarge);
             Found::Broken(Arc::new(Broken { metadata, error: "too large".to_owned(), cause }))

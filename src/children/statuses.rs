@@ -10,9 +10,9 @@ use crate::{
     cluster::Watch,
     next::ReconcileError,
     resource::{
-        Condition, Resource,
+        Condition, Key, Resource,
         conditions::{self, Verdict},
-        list::Broken,
+        list::{Broken, BrokenCause, Found},
     },
 };
 
@@ -77,6 +77,7 @@ impl<K: Reported> Statuses<K> for WithStatus {
             let reason = match ready {
                 Some(Some(ready)) if ready.status == "True" => continue,
                 Some(ready) => ready.map_or(NEW.into(), |ready| ready.reason.clone()),
+                None if has_no_room(objects, key) => continue,
                 None => Refusal::InvalidSpec.reason().into(),
             };
             not_ready += 1;
@@ -93,15 +94,18 @@ impl<K: Reported> Statuses<K> for WithStatus {
         let mut count =
             |condition: [&SmolStr; 3]| *all.entry(condition.map(SmolStr::clone)).or_default() += 1;
         let ready = SmolStr::new_static("Ready");
-        let (new, invalid) = (NEW.into(), Refusal::InvalidSpec.reason().into());
+        let [no, unknown, new, not_kept] = ["False", "Unknown", NEW, "NotKept"].map(SmolStr::new_static);
+        let invalid = Refusal::InvalidSpec.reason().into();
         for key in objects.keys() {
             let Some(object) = objects.get(&key) else {
-                count([&ready, &"False".into(), &invalid]);
+                let (status, reason) =
+                    if has_no_room(objects, &key) { (&unknown, &not_kept) } else { (&no, &invalid) };
+                count([&ready, status, reason]);
                 continue;
             };
             let reported = K::observed(object.status()).1;
             if conditions::find(reported, "Ready").is_none() {
-                count([&ready, &"Unknown".into(), &new]);
+                count([&ready, &unknown, &new]);
             }
             for Condition { r#type, status, reason, .. } in reported {
                 count([r#type, status, reason]);
@@ -121,6 +125,12 @@ impl<K: Reported> Statuses<K> for WithStatus {
         let reconcile = Reconcile::new(reporter, object, Stage::of(&**object));
         Box::pin(async move { reconcile.unreconciled(ready).await })
     }
+}
+
+/// Whether an object has a status, which is not kept.
+fn has_no_room<K: Resource>(objects: &Watch<K>, key: &Key) -> bool {
+    let found = objects.find(key);
+    matches!(found, Some(Found::Broken(broken)) if matches!(broken.cause, BrokenCause::NoRoom(_)))
 }
 
 /// For a kind without one.

@@ -17,6 +17,7 @@ use crate::{
     operators::{self, BuiltIn},
     runtime::{MetricsSecurity, Runtime, RuntimeError, address, checked, names_in},
     shard::Shard,
+    store::KEPT_MIB,
     watch::Lists,
 };
 
@@ -39,6 +40,10 @@ pub(super) struct RunArgs {
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false")]
     #[arg(action = ArgAction::Set, value_parser = parse_switch)]
     streaming_lists: bool,
+    /// How much the objects may have whose content is kept, in MiB; those of one namespace half of it. The memory limit must be twice as
+    /// much
+    #[arg(long, value_name = "MIB", env = "LISTWATCH_KEPT_MIB", default_value_t = KEPT_MIB)]
+    kept_mib: u32,
     /// Address of /livez and /readyz, [IP]:PORT; 0 to serve none
     #[arg(
         long,
@@ -209,7 +214,7 @@ pub(super) fn main(run: RunArgs) -> Result<(), Failure> {
         )));
     }
     let runtime = Runtime::new(client).namespaces(namespaces)?.shard(run.shard);
-    let mut runtime = runtime.lists(lists).workers(run.max_concurrent_reconciles);
+    let mut runtime = runtime.lists(lists).kept_mib(run.kept_mib).workers(run.max_concurrent_reconciles);
     if let BindAddress(Some(address)) = run.health_probe_bind_address {
         runtime = runtime.probes(address);
     }

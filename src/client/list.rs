@@ -27,8 +27,8 @@ pub(super) const PAGE_BYTES_MAX: usize = 8 * 1024 * 1024;
 pub(super) const PAGE_OF_ONE_BYTES_MAX: usize = OBJECT_BYTES_MAX + 64 * 1024;
 
 /// Largest list that is read in one piece, largest answer to a request of unknown kind, and limit for all lists together
-/// that are read at the same time. Half of the memory limit in `manifests/base/deployment.yaml`, 64 MiB; a start
-/// with 1,000 objects peaks at 11 MB, 0.5 MB for each page included, which leaves 20 MB for objects and lines of watches.
+/// that are read at the same time. A quarter of the memory limit in `manifests/base/deployment.yaml`, 128 MiB, of which the
+/// objects of the Stores may have a half.
 pub(super) const LISTS_BYTES_MAX: usize = 32 * 1024 * 1024;
 
 /// Largest answer that is read to [`Client::latest_version`]: the metadata of one object, as a rule 1 to 5 kB, but
@@ -78,11 +78,6 @@ impl PageBody {
     /// The objects. Frees the bytes of the page.
     pub(crate) fn decoded<K: Resource>(self) -> Result<List<K>, Error> {
         self.read(List::from_json)
-    }
-
-    /// The page, as JSON.
-    pub(crate) fn bytes(&self) -> &[u8] {
-        &self.answer.body
     }
 
     pub(crate) fn read<T>(

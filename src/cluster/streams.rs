@@ -6,7 +6,6 @@ use std::{
     sync::{Arc, Weak},
 };
 
-use serde::Serialize;
 use smol_str::SmolStr;
 use tokio::task::JoinHandle;
 use tracing::info;
@@ -16,7 +15,7 @@ use crate::{
     client::{Client, Collection, Error, qualified},
     locked,
     resource::{LabelSelector, Labels, Resource, Scope},
-    store::{Change, Kept, Listening, Store, weight_of},
+    store::{Change, Kept, Listening, Portion, Store},
     watch::{self, AnyStore, Health, Lists},
 };
 
@@ -71,21 +70,29 @@ impl<K> Drop for Stream<K> {
 }
 
 impl Cluster {
-    /// Watches a kind in all of the scopes. All callers with the same kind and scope share one stream and one Store. Objects with more
-    /// than 4 KiB of labels, ownerReferences and finalizers count as unreadable.
+    /// Watches a kind in all of the scopes. All callers with the same kind and scope share one stream and one Store. Objects for which
+    /// the process has no room count as unreadable: one of more than 256 KiB, and what is above 32 MiB in one namespace, or 64 MiB in all.
     pub fn watch<K: Resource>(&self, scopes: impl IntoIterator<Item = Scope>) -> Watch<K> {
-        self.watch_keeping(scopes, &Kept::Small)
+        self.watch_keeping(scopes, &self.kept())
+    }
+
+    /// What the Stores of [`Cluster::watch`] keep.
+    pub(crate) fn kept<K: Resource>(&self) -> Kept<K> {
+        Kept::within(&self.budget, "all", |_| Portion::Whole)
+    }
+
+    /// [`Cluster::watch`] for the objects that an operator reconciles, in the shard.
+    pub fn watch_reconciled<K: Resource>(&self, scopes: impl IntoIterator<Item = Scope>) -> Watch<K> {
+        self.watch_keeping(scopes, &Kept::reconciled(&self.budget, self.shard))
     }
 
     /// [`Cluster::watch`] for children of objects of kind `O` in the shard, which their controller ownerReference names. Of other objects, the
-    /// Store has no content, whatever their labels are; nor of children above 128 KiB, and of those above 8 KiB if they take more than
-    /// 8 MiB in a namespace. Such children are read when they are needed.
-    pub fn watch_children<O: Resource, K: Resource + Serialize>(
+    /// Store has no content, whatever their labels are. Children for which there is no room are read when they are needed.
+    pub fn watch_children<O: Resource, K: Resource>(
         &self,
         scopes: impl IntoIterator<Item = Scope>,
     ) -> Watch<K> {
-        let (group, kind, shard, budget) = (O::GROUP, O::KIND, self.shard, Arc::clone(&self.children));
-        self.watch_keeping(scopes, &Kept::ChildrenOf { group, kind, shard, budget, weigh: weight_of })
+        self.watch_keeping(scopes, &Kept::children_of::<O>(&self.budget, self.shard))
     }
 
     /// [`Cluster::watch`], with a limit of its own for what the Stores keep.
@@ -116,7 +123,7 @@ impl Cluster {
                 let store: Arc<dyn AnyStore> = stream.store.clone();
                 open.push(OpenStream {
                     scope,
-                    kept: kept.name(),
+                    kept: kept.name().to_owned(),
                     stream: Arc::downgrade(&erased),
                     health,
                     store: Arc::downgrade(&store),

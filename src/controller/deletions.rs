@@ -1,9 +1,6 @@
 //! Deletions: each leaves a tombstone until its children are deleted, and [`Operator::deleted`] has succeeded.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex},
-};
+use std::{collections::HashMap, sync::Mutex};
 
 use tracing::info;
 
@@ -12,16 +9,16 @@ use crate::{
     client::Error,
     cluster::Cluster,
     locked,
-    resource::{Key, Meta, Resource},
+    resource::{Key, Meta, ObjectMeta, Resource, list::Found},
     store::DeletionSource,
 };
 
 /// The deleted objects, by key, the oldest first.
 pub(super) struct Tombstones<K>(Mutex<HashMap<Key, Vec<Tombstone<K>>>>);
 
-/// A deleted object. A missed DELETED event leaves one too, like client-go's `DeletedFinalStateUnknown`.
+/// A deleted object, or its metadata. A missed DELETED event leaves one too, like client-go's `DeletedFinalStateUnknown`.
 struct Tombstone<K> {
-    last: Arc<K>,
+    last: Found<K>,
     source: DeletionSource,
 }
 
@@ -32,26 +29,26 @@ impl<K> Default for Tombstones<K> {
 }
 
 impl<K> Tombstones<K> {
-    pub(super) fn add(&self, key: Key, last: &Arc<K>, source: DeletionSource) {
-        locked(&self.0).entry(key).or_default().push(Tombstone { last: Arc::clone(last), source });
+    pub(super) fn add(&self, key: Key, last: &Found<K>, source: DeletionSource) {
+        locked(&self.0).entry(key).or_default().push(Tombstone { last: last.clone(), source });
     }
 
     /// Forgets the deleted objects with this key, and returns them.
-    pub(super) fn take(&self, key: &Key) -> Vec<Arc<K>> {
+    pub(super) fn take(&self, key: &Key) -> Vec<Found<K>> {
         let tombstones = locked(&self.0).remove(key).unwrap_or_default();
         tombstones.into_iter().map(|tombstone| tombstone.last).collect()
     }
 
-    fn get(&self, key: &Key) -> Option<(Arc<K>, DeletionSource)> {
+    fn get(&self, key: &Key) -> Option<(Found<K>, DeletionSource)> {
         let tombstones = locked(&self.0);
         let oldest = tombstones.get(key)?.first()?;
-        Some((Arc::clone(&oldest.last), oldest.source))
+        Some((oldest.last.clone(), oldest.source))
     }
 
-    fn remove(&self, key: &Key, last: &Arc<K>) {
+    fn remove_oldest(&self, key: &Key) {
         let mut all = locked(&self.0);
         let Some(tombstones) = all.get_mut(key) else { return };
-        tombstones.retain(|tombstone| !Arc::ptr_eq(&tombstone.last, last));
+        tombstones.remove(0);
         if tombstones.is_empty() {
             all.remove(key);
         }
@@ -65,17 +62,18 @@ impl<O: Operator> Driver<O> {
         while let Some((last, source)) = shared.tombstones.get(key) {
             // With a label selector, DELETED can also mean that the object no longer matches it.
             let is_certain = source == DeletionSource::Event && !shared.objects.is_filtered();
-            if self.operator.serves(&last) && (is_certain || is_deleted(&shared.cluster, &*last).await?) {
+            let is_served = last.readable().is_none_or(|last| self.operator.serves(last));
+            if is_served && (is_certain || is_deleted::<O::Kind>(&shared.cluster, last.metadata()).await?) {
                 info!(target: LOG, kind = O::Kind::KIND, %key, "deleted");
-                self.clean_up_after(last.clone()).await?;
+                self.clean_up_after(last).await?;
             }
-            shared.tombstones.remove(key, &last);
+            shared.tombstones.remove_oldest(key);
         }
         Ok(())
     }
 
-    /// Deletes the children of a deleted object, and calls [`Operator::deleted`].
-    pub(super) async fn clean_up_after(&self, last: Arc<O::Kind>) -> Result<(), ReconcileError> {
+    /// Deletes the children of a deleted object, and calls [`Operator::deleted`] if its content is known.
+    pub(super) async fn clean_up_after(&self, last: Found<O::Kind>) -> Result<(), ReconcileError> {
         let owner = &last.metadata().uid;
         self.shared.reporter.forget(owner);
         let mut deleted = Ok(());
@@ -84,15 +82,18 @@ impl<O: Operator> Driver<O> {
             let others = children.delete_all(owner).await;
             deleted = deleted.and(others);
         }
-        self.operator.deleted(last).await.and(Ok(deleted?))
+        match last {
+            Found::Readable(last) => self.operator.deleted(last).await.and(Ok(deleted?)),
+            Found::Broken(_) => Ok(deleted?),
+        }
     }
 }
 
 /// Asks the API server whether the object was deleted. A list without it is not proof: the list may come from another server
 /// or selector. Nor is a 404 for the whole kind: a server that has just started may not serve it yet.
-async fn is_deleted<K: Resource>(cluster: &Cluster, last: &K) -> Result<bool, Error> {
+async fn is_deleted<K: Resource>(cluster: &Cluster, last: &ObjectMeta) -> Result<bool, Error> {
     match cluster.get_live::<Meta<K>>(&last.key()).await {
-        Ok(live) => Ok(live.metadata.uid != last.metadata().uid),
+        Ok(live) => Ok(live.metadata.uid != last.uid),
         Err(error) if error.is_not_found() => Ok(true),
         Err(error) => Err(error),
     }
@@ -100,19 +101,26 @@ async fn is_deleted<K: Resource>(cluster: &Cluster, last: &K) -> Result<bool, Er
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::resource::kinds::ConfigMap;
 
     /// A cleanup that failed was forgotten when the next object of that name was deleted, too.
     #[test]
     fn each_object_of_a_name_leaves_a_tombstone_of_its_own() {
         let (tombstones, key) = (Tombstones::default(), Key::cluster("a"));
-        let (first, second) = (Arc::new(1), Arc::new(2));
+        let [first, second] = ["1", "2"].map(|uid| {
+            let metadata = ObjectMeta { uid: uid.into(), ..ObjectMeta::default() };
+            Found::Readable(Arc::new(Meta::<ConfigMap>::from(metadata)))
+        });
         for last in [&first, &second] {
             tombstones.add(key.clone(), last, DeletionSource::Event);
         }
         for last in [first, second] {
-            assert_eq!(tombstones.get(&key), Some((Arc::clone(&last), DeletionSource::Event)));
-            tombstones.remove(&key, &last);
+            let (oldest, _) = tombstones.get(&key).expect("a tombstone");
+            assert_eq!(oldest.metadata().uid, last.metadata().uid);
+            tombstones.remove_oldest(&key);
         }
         assert!(locked(&tombstones.0).is_empty());
     }

@@ -35,7 +35,7 @@ impl<K: Resource> Builder<K> {
     /// In [`Operator::reconcile`](super::Operator::reconcile), [`Cluster::watch`] with the same scopes returns the same, synced Stores.
     /// An object that is being deleted names no scopes: [`Operator::deleting`](super::Operator::deleting) waits for none.
     pub fn watches_each<C: Resource>(&mut self, scopes: impl Fn(&K) -> Vec<Scope> + Send + Sync + 'static) {
-        self.watches_each_keeping::<C>(Kept::Small, scopes);
+        self.watches_each_keeping::<C>(self.shared.cluster.kept(), scopes);
     }
 
     /// [`Builder::watches_each`], with a limit of its own for what the Stores keep. [`Cluster::watch_keeping`] returns the

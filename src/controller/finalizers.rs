@@ -18,7 +18,7 @@ use tracing::{debug, info};
 use super::{Cleanup, Driver, LOG, Next, Operator, ReconcileError, ended_or};
 use crate::{
     children::FINALIZER_REMOVED,
-    resource::{ObjectMeta, Resource, conditions::Verdict},
+    resource::{ObjectMeta, Resource, conditions::Verdict, list::Found},
 };
 
 impl<O: Operator> Driver<O> {
@@ -81,8 +81,8 @@ impl<O: Operator> Driver<O> {
         if answer.metadata().resource_version == object.metadata().resource_version {
             self.shared.cluster.forget::<O::Kind>(answer.metadata());
             if !is_kept {
-                // It is too large, so there is no tombstone.
-                self.clean_up_after(Arc::clone(&object)).await?;
+                // Its tombstone has the metadata alone.
+                self.clean_up_after(Found::Readable(Arc::clone(&object))).await?;
             }
         }
         info!(target: LOG, kind = O::Kind::KIND, key = %object.key(), "cleaned up");

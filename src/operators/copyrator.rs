@@ -40,7 +40,7 @@ use crate::{
         list::{BrokenCause, Found},
     },
     runtime::Setup,
-    store::{Budget, Kept},
+    store::{Budget, Kept, Portion},
 };
 use copy::{Copied, Copyable, LABEL, Mark};
 pub use glob::Glob;
@@ -193,8 +193,12 @@ fn rules_of<K: Copyable>(blocked: &Arc<Blocked>) -> impl Fn(&Copied<K>) -> Vec<K
 
 /// The objects to copy of one kind.
 fn within<K: Copyable>(budget: &Arc<Budget>) -> Kept<K> {
-    let weigh = |object: &K| (!is_bound_to_its_namespace(object)).then(|| object.bytes());
-    Kept::Within { budget: Arc::clone(budget), weigh }
+    Kept::within(budget, "sources", |found| match found.readable() {
+        Some(object) if is_bound_to_its_namespace(&**object) => {
+            Portion::Metadata("it is bound to its namespace")
+        }
+        Some(_) | None => Portion::Whole,
+    })
 }
 
 /// The scopes of a rule's sources of one kind.
@@ -323,7 +327,7 @@ impl Rules {
 }
 
 impl Copyrator {
-    /// The objects to copy. Reads those again for whose content there is room now.
+    /// The objects to copy. Portion those again for whose content there is room now.
     async fn sources<K: Copyable>(&self, rule: &CopyratorRule, spec: &CopyratorSpec) -> Sources<K> {
         let watch = self.cluster.watch_keeping::<K>(spec.sources(rule), &within(&self.budget));
         for found in watch.all_found() {

@@ -1,24 +1,21 @@
-//! What a Store keeps of the objects of a watch. Everybody who may create objects in a namespace chooses their number, their labels
-//! and their content, and one process serves all namespaces. So a Store keeps only what the operator reads.
+//! What a Store keeps of the objects of a watch. Everybody who may create objects in a namespace chooses their number and their content,
+//! and one process serves all namespaces. So a Store keeps the content of an object only within three limits:
 //!
 //! ```text
-//!   Everything    all objects as they are: for a program that shows them
-//!   Small         an object with more than 4 KiB of labels, ownerReferences and finalizers, or 64 KiB of annotations: without content
-//!   Reconciled    nothing of other shards; else the same, and an object whose other fields, without its status, take more than 256 KiB: without content
-//!   ChildrenOf    the same, and an object of another kind of owner or another shard, or a large one for which a Budget has no bytes left: without content
-//!   Within        as Small, and an object for which a Budget has no bytes left, or that nobody needs: without content
+//!   the filter    the operator reads objects of this kind of owner, in this shard
+//!   the size      one object has at most 256 KiB
+//!   the budget    the objects of one namespace have at most 32 MiB, and all have 64 MiB, over all Stores of the process: `--kept-mib`
 //! ```
 //!
-//! An object without its content is a [`Broken`], with its metadata and the reason. It counts as present.
+//! Of any other object it keeps the metadata, as a [`Broken`] with the reason. The object counts as present, and its content is read when
+//! it is reconciled. Bytes are counted on the JSON that came over the wire ([`weight`]).
 
 use std::{
     collections::HashMap,
-    io,
     sync::{Arc, Mutex},
 };
 
-use serde::Serialize;
-use serde_json::value::RawValue;
+use memchr::{memchr_iter, memmem};
 use smol_str::SmolStr;
 
 use crate::{
@@ -30,263 +27,189 @@ use crate::{
     shard::Shard,
 };
 
-/// Most bytes of labels, ownerReferences and finalizers of one object. Those of a Deployment have some 500.
-pub(crate) const METADATA_BYTES_MAX: usize = 4 * 1024;
-/// Most bytes of the annotations that are kept of one object. The API server allows 256 KiB.
-pub(crate) const ANNOTATIONS_BYTES_MAX: usize = 64 * 1024;
-/// Largest child that is decoded, by [`weight`]. The StatefulSet of a Database has some 40 KiB.
-pub(crate) const CHILD_WEIGHT_MAX: usize = 128 * 1024;
-/// The weight of a child that counts in no Budget: only the number of such children is limited, by the API server.
-const CHILD_WEIGHT_FREE: usize = 8 * 1024;
-/// The weight of the other children in one namespace, without [`CHILD_WEIGHT_FREE`] of each. Anybody may create children of an owner that
-/// exists.
-const CHILDREN_WEIGHT_MAX: usize = 8 * 1024 * 1024;
-/// Largest page of a list that is decoded in one piece, by [`weight`]. The objects of a larger one are decoded one by one. A page of
-/// 100 Deployments has 1.4 MiB.
-const PAGE_WEIGHT_MAX: usize = 2 * 1024 * 1024;
-/// Most memory for the fields of an object that an operator reconciles, by [`weight_of_fields`]. A rule that copies to 1,000 namespaces
-/// by name has half of it.
-const FIELDS_WEIGHT_MAX: usize = 256 * 1024;
-/// Bytes for each field or item, in addition to its text: a map of strings takes that much for each of its entries.
+/// Most bytes of an object whose content is kept. A rule that copies to 1,000 namespaces by name has half of it, the StatefulSet of a
+/// Database a tenth.
+const OBJECT_BYTES_MAX: usize = 256 * 1024;
+/// Most MiB of the objects whose content is kept: half of the memory limit in `manifests/base/deployment.yaml`. A MyWebserver with its
+/// Deployment and its Service counts as 17 kB, and takes 7 kB.
+pub const KEPT_MIB: u32 = 64;
+/// About what a field, an item, a map or a list takes in addition to its text.
 const ENTRY_BYTES: usize = 64;
-/// Bytes for each map and each list, in addition to their entries: the schema may allow any JSON in a field, and in a
-/// [`serde_json::Value`], a map has room for eleven entries, and a list for four.
-const MAP_BYTES: usize = 640;
-const LIST_BYTES: usize = 128;
+/// Most bytes of the ownerReferences and finalizers that are kept of an object without its content.
+const OWNERS_BYTES_MAX: usize = 4 * 1024;
 
 /// What a Store keeps.
-pub enum Kept<K> {
-    /// All objects as they are.
-    Everything,
-    /// Objects with more than 4 KiB of labels, ownerReferences and finalizers, or 64 KiB of annotations, without content.
-    Small,
-    /// Only the objects of a shard; and without the content of objects whose other fields, without the status, take more than 256 KiB: for the objects that an
-    /// operator reconciles.
-    Reconciled(Shard),
-    /// As `Small`, and of other objects than children of this kind of owner in this shard no content, nor of large children for which the budget has no bytes
-    /// left.
-    ChildrenOf {
-        /// The API group of the controller that an object names.
-        group: &'static str,
-        /// Its kind.
-        kind: &'static str,
-        /// Its shard.
-        shard: Shard,
-        /// Shared by the Stores of all kinds of children.
-        budget: Arc<Budget>,
-        /// The bytes that an object takes.
-        weigh: fn(&K) -> usize,
-    },
-    /// As `Small`, and without the content of objects for which the budget has no bytes left.
-    Within {
-        /// Shared by all Stores that it limits together.
-        budget: Arc<Budget>,
-        /// The bytes that an object takes. `None`: nobody needs it.
-        weigh: fn(&K) -> Option<usize>,
-    },
+pub struct Kept<K> {
+    /// Watches share a Store only if this is equal.
+    name: String,
+    filter: Arc<Filter<K>>,
+    /// `None`: all objects as they are.
+    budget: Option<Arc<Budget>>,
+}
+
+/// How much of an object the operator reads.
+type Filter<K> = dyn Fn(&Found<K>) -> Portion + Send + Sync;
+
+/// How much of an object the operator reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Portion {
+    /// All of it.
+    Whole,
+    /// The metadata. This is why the rest is not read.
+    Metadata(&'static str),
+    /// Nothing: the object counts as absent.
+    Nothing,
 }
 
 impl<K> Clone for Kept<K> {
     fn clone(&self) -> Kept<K> {
-        match self {
-            Kept::Everything => Kept::Everything,
-            Kept::Small => Kept::Small,
-            Kept::Reconciled(shard) => Kept::Reconciled(*shard),
-            Kept::ChildrenOf { group, kind, shard, budget, weigh } => {
-                let budget = Arc::clone(budget);
-                Kept::ChildrenOf { group, kind, shard: *shard, budget, weigh: *weigh }
-            }
-            Kept::Within { budget, weigh } => Kept::Within { budget: Arc::clone(budget), weigh: *weigh },
-        }
+        let Kept { name, filter, budget } = self;
+        Kept { name: name.clone(), filter: Arc::clone(filter), budget: budget.clone() }
     }
 }
 
 impl<K: Resource> Kept<K> {
+    /// All objects as they are, without limits: for a program that shows them.
+    #[must_use]
+    pub fn everything() -> Kept<K> {
+        Kept { name: "everything".to_owned(), filter: Arc::new(|_| Portion::Whole), budget: None }
+    }
+
+    /// What `filter` says, as far as a budget has room. Watches share a Store if they have the same `name` and budget.
+    #[must_use]
+    pub fn within(
+        budget: &Arc<Budget>,
+        name: &str,
+        filter: impl Fn(&Found<K>) -> Portion + Send + Sync + 'static,
+    ) -> Kept<K> {
+        let name = format!("{name} within {:p}", Arc::as_ptr(budget));
+        Kept { name, filter: Arc::new(filter), budget: Some(Arc::clone(budget)) }
+    }
+
+    /// The objects that an operator reconciles: those of its shard.
+    #[must_use]
+    pub fn reconciled(budget: &Arc<Budget>, shard: Shard) -> Kept<K> {
+        Kept::within(budget, &format!("reconciled {shard}"), move |found| {
+            if shard.has(&found.metadata().uid) { Portion::Whole } else { Portion::Nothing }
+        })
+    }
+
+    /// The objects whose controller ownerReference names an object of kind `O` in the shard. The metadata of others show to whom a name
+    /// belongs.
+    #[must_use]
+    pub fn children_of<O: Resource>(budget: &Arc<Budget>, shard: Shard) -> Kept<K> {
+        let name = format!("children of {}/{} {shard}", O::GROUP, O::KIND);
+        Kept::within(budget, &name, move |found| match found.metadata().controller() {
+            Some(owner) if !owner.is_a::<O>() => Portion::Metadata("its controller is of another kind"),
+            Some(owner) if !shard.has(&owner.uid) => Portion::Metadata("its controller is in another shard"),
+            Some(_) => Portion::Whole,
+            None => Portion::Metadata("it has no controller"),
+        })
+    }
+
     /// Watches share a Store only if this is equal.
-    pub(crate) fn name(&self) -> String {
-        match self {
-            Kept::Everything => "everything".to_owned(),
-            Kept::Small => String::new(),
-            Kept::Reconciled(shard) => format!("reconciled {shard}"),
-            Kept::ChildrenOf { group, kind, shard, .. } => format!("{group}/{kind} {shard}"),
-            Kept::Within { budget, .. } => format!("within {:p}", Arc::as_ptr(budget)),
-        }
+    pub(crate) fn name(&self) -> &str {
+        &self.name
     }
 
-    /// Whether the Store has an object at all.
-    pub(super) fn has(&self, metadata: &ObjectMeta) -> bool {
-        match self {
-            Kept::Reconciled(shard) => shard.has(&metadata.uid),
-            Kept::Everything | Kept::Small | Kept::ChildrenOf { .. } | Kept::Within { .. } => true,
-        }
+    /// The bytes of the object in this JSON, or in this line of a watch; an error if the object is too large to be decoded.
+    pub(crate) fn weigh(&self, json: &[u8]) -> Result<usize, String> {
+        let Some(budget) = self.budget.as_ref().filter(|_| !K::IS_PART) else { return Ok(0) };
+        let bytes = weight(json);
+        if bytes > budget.object_max { Err(too_large(budget.object_max)) } else { Ok(bytes) }
     }
 
-    /// Whether [`Kept::refuses`] must see each object of this page.
-    pub(crate) fn sees_each_object(&self, page: &[u8]) -> bool {
-        matches!(self, Kept::Reconciled(_)) || weight(page) > PAGE_WEIGHT_MAX
-    }
-
-    /// Why an object of this JSON, or of this line of a watch, is not decoded, if so.
-    pub(crate) fn refuses(&self, json: &[u8]) -> Option<String> {
-        match self {
-            Kept::Reconciled(_) if weight_of_fields(json) > FIELDS_WEIGHT_MAX => Some(format!(
-                "the object is too large: its fields take more than {} KiB",
-                FIELDS_WEIGHT_MAX / 1024
-            )),
-            Kept::ChildrenOf { .. } if weight(json) > CHILD_WEIGHT_MAX => {
-                Some(format!("the object is larger than {} KiB", CHILD_WEIGHT_MAX / 1024))
+    /// The object of this many bytes, with or without its content, and the bytes that it takes of the budget until [`Kept::give_back`].
+    /// `None`: it counts as absent.
+    pub(super) fn limit(&self, found: Found<K>, bytes: usize) -> Option<(Found<K>, u32)> {
+        let Some(budget) = &self.budget else { return Some((found, 0)) };
+        let (error, cause) = match (&found, (self.filter)(&found)) {
+            (_, Portion::Nothing) => return None,
+            (Found::Broken(broken), _) => (broken.error.clone(), broken.cause),
+            (Found::Readable(_), Portion::Metadata(reason)) => (reason.to_owned(), BrokenCause::Unwanted),
+            (Found::Readable(object), Portion::Whole) => {
+                let metadata = object.metadata();
+                let bytes = if K::IS_PART { bytes_of(metadata) } else { bytes };
+                match budget.take(metadata.namespace.as_ref(), bytes) {
+                    Ok(bytes) => return Some((found, bytes)),
+                    Err(problem) => problem,
+                }
             }
-            Kept::Everything
-            | Kept::Small
-            | Kept::Reconciled(_)
-            | Kept::ChildrenOf { .. }
-            | Kept::Within { .. } => None,
-        }
-    }
-
-    /// The object, with or without its content. `had`: the bytes of the version that it replaces.
-    pub(super) fn limit(&self, found: Found<K>, had: Option<&Share>) -> (Found<K>, Option<Share>) {
-        let without = |found: &Found<K>, error: String, cause: BrokenCause| {
-            let metadata = essential(found.metadata());
-            (Found::Broken(Arc::new(Broken { metadata, error, cause })), None)
         };
-        if matches!(self, Kept::Everything) {
-            return (found, None);
-        }
-        if let Found::Broken(broken) = &found {
-            return without(&found, broken.error.clone(), broken.cause);
-        }
-        if let Some(excess) = excess(found.metadata()) {
-            return without(&found, excess, BrokenCause::TooLarge);
-        }
-        match (self, &found) {
-            (Kept::ChildrenOf { group, kind, .. }, _)
-                if !is_of(found.metadata().controller(), group, kind) =>
-            {
-                without(&found, format!("its controller is not a {kind}"), BrokenCause::Unwanted)
-            }
-            // Its metadata show to whom the name belongs.
-            (Kept::ChildrenOf { shard, .. }, _)
-                if !found.metadata().controller().is_some_and(|owner| shard.has(&owner.uid)) =>
-            {
-                without(&found, "its controller is in another shard".to_owned(), BrokenCause::Unwanted)
-            }
-            (Kept::ChildrenOf { budget, weigh, .. }, Found::Readable(object)) => {
-                let bytes = weigh(object).saturating_sub(CHILD_WEIGHT_FREE);
-                budget.limit(found, bytes, had)
-            }
-            (Kept::Within { budget, weigh }, Found::Readable(object)) => match weigh(object) {
-                Some(bytes) => budget.limit(found, bytes, had),
-                None => without(&found, "nobody needs it".to_owned(), BrokenCause::Unwanted),
-            },
-            (
-                Kept::Everything
-                | Kept::Small
-                | Kept::Reconciled(_)
-                | Kept::ChildrenOf { .. }
-                | Kept::Within { .. },
-                _,
-            ) => (found, None),
+        let metadata = essential(found.metadata());
+        Some((Found::Broken(Arc::new(Broken { metadata, error, cause })), 0))
+    }
+}
+
+impl<K> Kept<K> {
+    /// An object in this namespace no longer takes these bytes.
+    pub(super) fn give_back(&self, namespace: Option<&SmolStr>, bytes: u32) {
+        if let Some(budget) = &self.budget
+            && bytes > 0
+        {
+            budget.give_back(namespace, bytes as usize);
         }
     }
 }
 
-/// About the memory of an object or a list with this JSON: small fields and items take more than text.
+/// About the memory of the object in this JSON: its text, and some bytes for each field and item. Without its managedFields, which are
+/// not decoded.
 fn weight(json: &[u8]) -> usize {
-    json.len() + ENTRY_BYTES * memchr::memchr_iter(b',', json).count()
+    let weight = |json: &[u8]| {
+        let entries: usize = b",{[".iter().map(|byte| memchr_iter(*byte, json).count()).sum();
+        json.len() + ENTRY_BYTES * entries
+    };
+    let Some(start) = managed_fields(json) else { return weight(json) };
+    // They have no other list.
+    let end = memmem::find(&json[start..], b"}]").map_or(json.len(), |end| start + end);
+    weight(&json[..start]) + weight(&json[end..])
 }
 
-/// About the memory of any value with this JSON.
-fn weight_of_value(json: &[u8]) -> usize {
-    let (mut weight, mut is_text, mut is_escaped) = (json.len(), false, false);
-    for byte in json {
+/// Where `managedFields` begin in the metadata of an object. A field of that name elsewhere does not count: somebody may have put it there.
+fn managed_fields(json: &[u8]) -> Option<usize> {
+    let metadata = memmem::find(json, br#""metadata":{"#)?;
+    let start = metadata + memmem::find(&json[metadata..], br#""managedFields":["#)?;
+    let (mut depth, mut is_text, mut is_escaped) = (0_u32, false, false);
+    for byte in &json[metadata..start] {
         match byte {
             _ if is_escaped => is_escaped = false,
             b'\\' => is_escaped = true,
             b'"' => is_text = !is_text,
-            b',' if !is_text => weight += ENTRY_BYTES,
-            b'[' if !is_text => weight += LIST_BYTES,
-            b'{' if !is_text => weight += MAP_BYTES,
+            b'{' | b'[' if !is_text => depth += 1,
+            // The end of the metadata.
+            b'}' | b']' if !is_text && depth == 1 => return None,
+            b'}' | b']' if !is_text => depth -= 1,
             _ => {}
         }
     }
-    weight
+    (depth == 1).then_some(start)
 }
 
-/// About the memory of the fields of an object, without its metadata and status, whose JSON this is, or the line of a watch with it; or 0
-/// if that is little in any case.
-fn weight_of_fields(json: &[u8]) -> usize {
-    if weight_of_value(json) <= FIELDS_WEIGHT_MAX {
-        return 0;
-    }
-    // The decoder reports JSON that is none.
-    let fields: HashMap<String, &RawValue> = serde_json::from_slice(json).unwrap_or_default();
-    if let (Some(object), None) = (fields.get("object"), fields.get("metadata")) {
-        return weight_of_fields(object.get().as_bytes());
-    }
-    let chosen = fields.iter().filter(|(field, _)| !matches!(&***field, "metadata" | "status"));
-    chosen.map(|(_, value)| weight_of_value(value.get().as_bytes())).sum()
+fn too_large(bytes_max: usize) -> String {
+    format!("the object is too large: more than {} KiB", bytes_max / 1024)
 }
 
-/// The [`weight`] of a child as it is kept.
-pub(crate) fn weight_of<K: Serialize>(child: &K) -> usize {
-    /// Weighs what is written to it.
-    struct Scale(usize);
-    impl io::Write for Scale {
-        fn write(&mut self, json: &[u8]) -> io::Result<usize> {
-            self.0 += weight(json);
-            Ok(json.len())
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-    let mut scale = Scale(0);
-    match serde_json::to_writer(&mut scale, child) {
-        Ok(()) => scale.0,
-        Err(_) => usize::MAX,
-    }
-}
-
-fn is_of(controller: Option<&OwnerReference>, group: &str, kind: &str) -> bool {
-    let group_of = |api_version: &str| match api_version.rsplit_once('/') {
-        Some((of, _version)) => of == group,
-        None => group.is_empty(),
+/// About the memory of metadata, in addition to a few short texts.
+fn bytes_of(metadata: &ObjectMeta) -> usize {
+    let owner = |owner: &OwnerReference| {
+        size_of::<OwnerReference>() + owner.api_version.len() + owner.kind.len() + owner.name.len()
     };
-    controller.is_some_and(|by| by.kind == kind && group_of(&by.api_version))
-}
-
-/// Why the metadata of an object are too large, if they are.
-fn excess(metadata: &ObjectMeta) -> Option<String> {
-    let owners: usize = metadata.owner_references.iter().map(bytes_of_owner).sum();
+    let owners: usize = metadata.owner_references.iter().map(owner).sum();
     let finalizers: usize = metadata.finalizers.iter().map(|one| size_of::<SmolStr>() + one.len()).sum();
-    if metadata.labels.as_selector().len() + owners + finalizers > METADATA_BYTES_MAX {
-        let limit = METADATA_BYTES_MAX / 1024;
-        return Some(format!(
-            "its labels, ownerReferences and finalizers have more than {limit} KiB: remove some of them"
-        ));
-    }
-    (metadata.annotations.bytes() > ANNOTATIONS_BYTES_MAX).then(|| {
-        let limit = ANNOTATIONS_BYTES_MAX / 1024;
-        format!("its annotations have more than {limit} KiB: remove some of them")
-    })
-}
-
-fn bytes_of_owner(owner: &OwnerReference) -> usize {
-    size_of::<OwnerReference>() + owner.api_version.len() + owner.kind.len() + owner.name.len()
+    metadata.labels.as_selector().len() + metadata.annotations.bytes() + owners + finalizers
 }
 
 /// The metadata without labels and annotations, and if there are many, with the controller alone of the owners.
 fn essential(metadata: &ObjectMeta) -> ObjectMeta {
-    let metadata =
-        ObjectMeta { labels: Labels::default(), annotations: Annotations::default(), ..metadata.clone() };
-    if excess(&metadata).is_none() {
+    let (labels, annotations) = (Labels::default(), Annotations::default());
+    let metadata = ObjectMeta { labels, annotations, ..metadata.clone() };
+    let is_small = |metadata: &ObjectMeta| bytes_of(metadata) <= OWNERS_BYTES_MAX;
+    if is_small(&metadata) {
         return metadata;
     }
-    let controller = metadata.controller().filter(|owner| bytes_of_owner(owner) <= METADATA_BYTES_MAX);
-    let owner_references = controller.cloned().into_iter().collect();
-    ObjectMeta { owner_references, finalizers: Box::default(), ..metadata }
+    let owner_references = metadata.controller().cloned().into_iter().collect();
+    let short = ObjectMeta { owner_references, finalizers: Box::default(), ..metadata };
+    if is_small(&short) { short } else { ObjectMeta { owner_references: Box::default(), ..short } }
 }
 
 /// The bytes that objects of several Stores may take together, and those of one namespace, so that nobody who may create objects in one
@@ -294,92 +217,74 @@ fn essential(metadata: &ObjectMeta) -> ObjectMeta {
 pub struct Budget {
     /// For the message: `the objects to copy`.
     what: &'static str,
-    bytes_max: usize,
-    of_namespace_max: usize,
-    used: Mutex<HashMap<SmolStr, usize>>,
+    all_max: usize,
+    namespace_max: usize,
+    object_max: usize,
+    used: Mutex<Used>,
 }
 
-/// The bytes of one object, until dropped.
-pub(super) struct Share {
-    budget: Arc<Budget>,
-    namespace: SmolStr,
-    bytes: usize,
+#[derive(Default)]
+struct Used {
+    all: usize,
+    by_namespace: HashMap<SmolStr, usize>,
 }
 
 impl Budget {
-    /// That many bytes for `what`, such as `the objects to copy`; those of one namespace may take half of them.
+    /// That many bytes for `what`, such as `the objects to copy`; the objects of one namespace may take half of them, also a single one.
     #[must_use]
-    pub fn new(what: &'static str, bytes_max: usize) -> Arc<Budget> {
-        Arc::new(Budget { what, bytes_max, of_namespace_max: bytes_max / 2, used: Mutex::default() })
+    pub fn new(what: &'static str, bytes: usize) -> Arc<Budget> {
+        Arc::new(Budget::of(what, bytes, bytes / 2))
     }
 
-    /// For the children of all owners.
-    pub(crate) fn of_children() -> Arc<Budget> {
-        let (bytes_max, of_namespace_max) = (usize::MAX, CHILDREN_WEIGHT_MAX);
-        Arc::new(Budget { what: "large children", bytes_max, of_namespace_max, used: Mutex::default() })
+    /// For all objects that the operators of a process read.
+    pub(crate) fn of_process(mib: u32) -> Arc<Budget> {
+        Arc::new(Budget::of("the objects", (mib as usize).saturating_mul(1024 * 1024), OBJECT_BYTES_MAX))
+    }
+
+    fn of(what: &'static str, all_max: usize, object_max: usize) -> Budget {
+        Budget { what, all_max, namespace_max: all_max / 2, object_max, used: Mutex::default() }
     }
 
     /// Whether an object of this many bytes would be kept.
     #[must_use]
     pub fn has_room(&self, namespace: &str, bytes: usize) -> bool {
-        self.lacks(&locked(&self.used), namespace, bytes, 0).is_none()
+        self.lack(&locked(&self.used), namespace, bytes).is_none()
     }
 
-    /// Why there is no room, if so. `had`: the bytes that become free.
-    fn lacks(
-        &self,
-        used: &HashMap<SmolStr, usize>,
-        namespace: &str,
-        bytes: usize,
-        had: usize,
-    ) -> Option<String> {
-        let of_namespace = used.get(namespace).copied().unwrap_or_default();
-        let all: usize = used.values().sum();
+    /// Why there is no room, if so.
+    fn lack(&self, used: &Used, namespace: &str, bytes: usize) -> Option<String> {
+        let of_namespace = used.by_namespace.get(namespace).copied().unwrap_or_default();
         let mib = |bytes: usize| bytes / (1024 * 1024);
         let what = self.what;
-        if of_namespace + bytes > self.of_namespace_max + had {
-            let limit = mib(self.of_namespace_max);
+        if of_namespace + bytes > self.namespace_max {
+            let limit = mib(self.namespace_max);
             return Some(format!("{what} from namespace {namespace} take more than {limit} MiB"));
         }
-        (all + bytes > self.bytes_max.saturating_add(had))
-            .then(|| format!("{what} take more than {} MiB", mib(self.bytes_max)))
+        (used.all + bytes > self.all_max).then(|| format!("{what} take more than {} MiB", mib(self.all_max)))
     }
 
-    /// The object, without content if there is no room for it.
-    fn limit<K: Resource>(
-        self: &Arc<Budget>,
-        found: Found<K>,
-        bytes: usize,
-        had: Option<&Share>,
-    ) -> (Found<K>, Option<Share>) {
-        let namespace = found.metadata().namespace.clone().unwrap_or_default();
-        match self.share(namespace, bytes, had.map_or(0, |had| had.bytes)) {
-            Ok(share) => (found, Some(share)),
-            Err(error) => {
-                let (metadata, cause) = (essential(found.metadata()), BrokenCause::NoRoom(bytes));
-                (Found::Broken(Arc::new(Broken { metadata, error, cause })), None)
-            }
-        }
-    }
-
-    fn share(self: &Arc<Budget>, namespace: SmolStr, bytes: usize, had: usize) -> Result<Share, String> {
+    fn take(&self, namespace: Option<&SmolStr>, bytes: usize) -> Result<u32, (String, BrokenCause)> {
+        let counted = u32::try_from(bytes).ok().filter(|_| bytes <= self.object_max);
+        let Some(counted) = counted else {
+            return Err((too_large(self.object_max), BrokenCause::TooLarge));
+        };
         let mut used = locked(&self.used);
-        if let Some(problem) = self.lacks(&used, &namespace, bytes, had) {
-            return Err(problem);
+        let namespace = namespace.cloned().unwrap_or_default();
+        if let Some(problem) = self.lack(&used, &namespace, bytes) {
+            return Err((problem, BrokenCause::NoRoom(bytes)));
         }
-        *used.entry(namespace.clone()).or_default() += bytes;
-        Ok(Share { budget: Arc::clone(self), namespace, bytes })
+        used.all += bytes;
+        *used.by_namespace.entry(namespace).or_default() += bytes;
+        Ok(counted)
     }
-}
 
-impl Drop for Share {
-    fn drop(&mut self) {
-        let mut used = locked(&self.budget.used);
-        let left = used.get(&self.namespace).copied().unwrap_or_default().saturating_sub(self.bytes);
-        if left == 0 {
-            used.remove(&self.namespace);
-        } else {
-            used.insert(self.namespace.clone(), left);
+    fn give_back(&self, namespace: Option<&SmolStr>, bytes: usize) {
+        let mut used = locked(&self.used);
+        let namespace = namespace.cloned().unwrap_or_default();
+        used.all -= bytes;
+        match used.by_namespace.get_mut(&namespace) {
+            Some(left) if *left > bytes => *left -= bytes,
+            Some(_) | None => drop(used.by_namespace.remove(&namespace)),
         }
     }
 }
@@ -389,7 +294,10 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::resource::kinds::ConfigMap;
+    use crate::resource::{
+        Meta,
+        kinds::{ConfigMap, Deployment},
+    };
 
     fn found(fields: Value, data: &str) -> Found<ConfigMap> {
         let mut metadata = json!({"name": "a", "namespace": "n", "uid": "u", "resourceVersion": "1"});
@@ -399,17 +307,11 @@ mod tests {
     }
 
     fn owner(api_version: &str, kind: &str) -> Value {
-        json!({"apiVersion": api_version, "kind": kind, "name": "db", "uid": "u1", "controller": true})
+        json!({"apiVersion": api_version, "kind": kind, "name": "web", "uid": "u1", "controller": true})
     }
 
-    fn children_of_databases(shard: Shard) -> Kept<ConfigMap> {
-        let (group, kind, budget) = ("app.example.com", "Database", Budget::of_children());
-        Kept::ChildrenOf { group, kind, shard, budget, weigh: weight_of }
-    }
-
-    /// Why the content is not kept.
-    fn problem<K: Resource>(limited: &(Found<K>, Option<Share>)) -> Option<&str> {
-        match &limited.0 {
+    fn problem<K>((found, _): &(Found<K>, u32)) -> Option<&str> {
+        match found {
             Found::Readable(_) => None,
             Found::Broken(broken) => Some(&broken.error),
         }
@@ -417,16 +319,16 @@ mod tests {
 
     #[test]
     fn only_children_of_the_kind_of_owner_keep_their_content() {
-        let kept = children_of_databases(Shard::default());
+        let kept = Kept::children_of::<Deployment>(&Budget::of_process(KEPT_MIB), Shard::default());
         for (owners, is_kept) in [
-            (json!([owner("app.example.com/v1", "Database")]), true),
-            (json!([owner("app.example.com/v2", "Database")]), true),
-            (json!([owner("example.com/v1", "Database")]), false),
-            (json!([owner("app.example.com/v1", "Cache")]), false),
+            (json!([owner("apps/v1", "Deployment")]), true),
+            (json!([owner("apps/v2", "Deployment")]), true),
+            (json!([owner("example.com/v1", "Deployment")]), false),
+            (json!([owner("apps/v1", "StatefulSet")]), false),
             (json!([]), false),
         ] {
             let fields = json!({"ownerReferences": owners, "labels": {"a": "b"}});
-            let limited = kept.limit(found(fields, ""), None);
+            let limited = kept.limit(found(fields, ""), 0).expect("an object");
             assert_eq!(problem(&limited).is_none(), is_kept, "{owners}");
             let metadata = limited.0.metadata();
             // For the message of a NameConflict.
@@ -436,98 +338,74 @@ mod tests {
     }
 
     #[test]
-    fn an_object_that_is_reconciled_has_a_limit_for_its_fields_whatever_they_are() {
-        let refuses = |spec: &str, status: &str| {
-            let object = format!(
-                r#"{{"metadata":{{"annotations":{{"a":"{status}"}}}},"spec":{spec},"status":"{status}"}}"#
-            );
-            let line = format!(r#"{{"type":"ADDED","object":{object}}}"#);
-            let [object, line] = [object, line].map(|json| {
-                Kept::<ConfigMap>::Reconciled(Shard::default()).refuses(json.as_bytes()).is_some()
-            });
-            assert_eq!(object, line, "{spec}");
-            object
-        };
-        let (text, large) = ("x".repeat(250_000), "x".repeat(300_000));
-        let maps = |count: usize| format!("{}0{}", r#"{"a":"#.repeat(count), "}".repeat(count));
-        let items = |count: usize| format!("[{}0]", "0,".repeat(count));
-        assert!(!refuses(&format!(r#""{text}""#), &large));
-        assert!(refuses(&format!(r#""{large}""#), ""));
-        assert!(!refuses(&maps(300), &large) && !refuses(&items(3_000), &large));
-        assert!(refuses(&maps(500), "") && refuses(&items(5_000), ""));
-        let lists = |count: usize| format!("{}0{}", "[".repeat(count), "]".repeat(count));
-        assert!(
-            !refuses(&lists(100), &large) && refuses(&format!("[{}]", vec![lists(100); 25].join(",")), "")
-        );
-        // In a text, they are characters.
-        assert!(!refuses(&format!("{:?}", r#"{[,"#.repeat(50_000)), ""));
-        assert!(Kept::<ConfigMap>::Small.refuses(large.as_bytes()).is_none());
+    fn the_weight_is_the_text_and_64_bytes_for_each_field_item_map_and_list_without_managed_fields() {
+        let object = |spec: &str| format!(r#"{{"metadata":{{"name":"\"{{"}},"spec":{spec}}}"#);
+        let of = |json: &str| weight(json.as_bytes()) - weight(object("0").as_bytes()) + 1;
+        assert_eq!(of(&object(r#"["a","b"]"#)), 9 + 2 * ENTRY_BYTES);
+        let managed = r#""managedFields":[{"manager":"a","fieldsV1":{"f:spec":{"k:{\"a\":1}":{}}}}]"#;
+        let with = |metadata: &str| object("0").replacen(r#"{"name""#, &format!("{{{metadata},\"name\""), 1);
+        assert!(of(&with(managed)) < 200 + ENTRY_BYTES);
+        let line = format!(r#"{{"type":"ADDED","object":{}}}"#, with(managed));
+        assert!(of(&line) < 250 + ENTRY_BYTES);
+        // A field of that name elsewhere counts.
+        assert!(of(&object(&format!("{{{managed}}}"))) > 80 + 6 * ENTRY_BYTES);
     }
 
     #[test]
-    fn metadata_of_more_than_four_kilobytes_lose_all_but_the_controller() {
-        let labels: serde_json::Map<_, _> =
-            (0..100).map(|number| (format!("l{number}"), json!("x".repeat(63)))).collect();
+    fn an_object_that_is_too_large_is_not_decoded() {
+        let kept = Kept::<ConfigMap>::reconciled(&Budget::of_process(KEPT_MIB), Shard::default());
+        let weigh = |spec: String| kept.weigh(format!(r#"{{"metadata":{{}},"spec":{spec}}}"#).as_bytes());
+        assert!(weigh(format!("{:?}", "x".repeat(250_000))).is_ok());
+        let maps = |count: usize| format!("{}0{}", r#"{"a":"#.repeat(count), "}".repeat(count));
+        for large in [format!("{:?}", "x".repeat(300_000)), maps(4_000), format!("[{}0]", "0,".repeat(4_000))]
+        {
+            assert_eq!(weigh(large), Err("the object is too large: more than 256 KiB".to_owned()));
+        }
+        assert!(weigh(maps(3_000)).is_ok());
+    }
+
+    #[test]
+    fn of_many_owners_and_finalizers_only_the_controller_is_kept() {
         let mut owners = vec![owner("v1", "Node"); 50];
         owners.iter_mut().for_each(|owner| owner["controller"] = json!(false));
-        owners.push(owner("app.example.com/v1", "Database"));
+        owners.push(owner("apps/v1", "Deployment"));
         let finalizers: Vec<_> = (0..200).map(|number| format!("example.com/{number}")).collect();
-        // Their text has a third of the limit.
-        let small: serde_json::Map<_, _> =
-            (0..4000).map(|number| (format!("a{number}"), json!(""))).collect();
-        for fields in [
-            json!({"labels": labels}),
-            json!({"ownerReferences": owners}),
-            json!({"finalizers": finalizers}),
-            json!({"annotations": {"a": "x".repeat(ANNOTATIONS_BYTES_MAX)}}),
-            json!({"annotations": small}),
-        ] {
-            let limited = Kept::Small.limit(found(fields.clone(), ""), None);
-            assert!(problem(&limited).is_some_and(|problem| problem.contains("have more than")), "{fields}");
+        let none = Budget::new("the objects", 0);
+        let kept = Kept::within(&none, "", |_| Portion::Whole);
+        for fields in [json!({"ownerReferences": owners}), json!({"finalizers": finalizers})] {
+            let limited = kept.limit(found(fields.clone(), ""), 1).expect("an object");
             let metadata = limited.0.metadata();
-            assert!(excess(metadata).is_none() && metadata.annotations.is_empty());
+            assert!(bytes_of(metadata) <= OWNERS_BYTES_MAX);
             assert_eq!(metadata.controller().is_some(), !fields["ownerReferences"].is_null());
-            assert!(problem(&Kept::Everything.limit(found(fields, ""), None)).is_none());
         }
     }
 
-    /// Anybody may create any number of children of an owner that exists.
+    /// Only the metadata of such a type are in memory, whatever came over the wire.
     #[test]
-    fn large_children_of_one_namespace_take_some_megabytes_and_small_ones_are_all_kept() {
-        let kept = children_of_databases(Shard::default());
-        let child = |bytes: usize| {
-            let owners = json!([owner("app.example.com/v1", "Database")]);
-            kept.limit(found(json!({"ownerReferences": owners}), &"x".repeat(bytes)), None)
-        };
-        let small: Vec<_> = (0..10_000).map(|_| child(1000)).collect();
-        assert!(small.iter().all(|limited| problem(limited).is_none()));
-        let large: Vec<_> = (0..1000).map(|_| child(60_000)).collect();
-        let kept = large.iter().filter(|limited| problem(limited).is_none()).count();
-        assert!((100..200).contains(&kept), "{kept}");
-        assert!(problem(&large[999]).is_some_and(|problem| problem.contains("from namespace n")));
+    fn of_a_type_with_only_some_fields_the_metadata_count() {
+        let budget = Budget::of_process(KEPT_MIB);
+        let kept = Kept::<Meta<ConfigMap>>::reconciled(&budget, Shard::default());
+        assert_eq!(kept.weigh(&vec![b'x'; OBJECT_BYTES_MAX + 1]), Ok(0));
+        let metadata = found(json!({"labels": {"a": "b"}}), "").metadata().clone();
+        let limited = kept.limit(Found::Readable(Arc::new(metadata.into())), 0).expect("an object");
+        assert_eq!((problem(&limited), locked(&budget.used).all), (None, "a=b".len()));
     }
 
     #[test]
     fn one_namespace_takes_half_of_a_budget_until_its_objects_are_gone() {
         let budget = Budget::new("the objects", 100);
-        let kept = Kept::Within {
-            budget: Arc::clone(&budget),
-            weigh: |map: &ConfigMap| Some(map.data.values().map(String::len).sum()),
+        let kept = Kept::within(&budget, "", |_| Portion::Whole);
+        let of = |namespace: &str, bytes: usize| {
+            kept.limit(found(json!({"namespace": namespace}), ""), bytes).expect("an object")
         };
-        let of = |namespace: &str, bytes: usize| found(json!({"namespace": namespace}), &"x".repeat(bytes));
-        let a = kept.limit(of("a", 40), None);
-        assert!(
-            problem(&kept.limit(of("a", 11), None)).is_some_and(|problem| problem.contains("namespace a"))
-        );
-        // A newer version replaces the one before.
-        assert!(problem(&kept.limit(of("a", 50), a.1.as_ref())).is_none());
-        let (b, c) = (kept.limit(of("b", 50), None), kept.limit(of("c", 20), None));
-        assert!(problem(&b).is_none());
-        assert!(problem(&c).is_some_and(|problem| problem.contains("take more than")));
+        assert!(problem(&of("a", 40)).is_none());
+        assert!(problem(&of("a", 11)).is_some_and(|problem| problem.contains("namespace a")));
+        assert!(problem(&of("b", 50)).is_none());
+        assert!(problem(&of("c", 20)).is_some_and(|problem| problem.contains("take more than")));
         assert!(!budget.has_room("c", 20));
-        drop(a);
+        kept.give_back(Some(&"a".into()), 40);
         assert!(budget.has_room("c", 20));
-        drop((b, c));
-        assert!(locked(&budget.used).is_empty());
+        kept.give_back(Some(&"b".into()), 50);
+        assert!(locked(&budget.used).by_namespace.is_empty() && locked(&budget.used).all == 0);
     }
 }

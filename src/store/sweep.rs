@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use smol_str::SmolStr;
 
-use super::{Change, Contents, DeletionSource, Found, Item, Store};
+use super::{Change, Contents, DeletionSource, Found, Item, Kept, Store};
 use crate::{
     locked,
     resource::{Resource, compare_versions},
@@ -22,11 +22,17 @@ impl<K: Resource> Store<K> {
 
     /// A page of a list, or one object of a streaming list. Goes into the Store at once: there is no second copy of the list.
     pub fn listed(&self, version: &str, items: impl IntoIterator<Item = Found<K>>) {
+        self.listed_of(version, items.into_iter().map(|found| (found, 0)));
+    }
+
+    /// The same, with the bytes of each object.
+    pub(crate) fn listed_of(&self, version: &str, items: impl IntoIterator<Item = (Found<K>, usize)>) {
         let changes = {
             let mut contents = locked(&self.contents);
             contents.went_back |= compare_versions(version, &contents.version) == Some(Ordering::Less);
             let round = contents.round;
-            items.into_iter().flat_map(|item| contents.put(&self.kept, item, round, true)).collect::<Vec<_>>()
+            let put = |(found, bytes)| contents.put(&self.kept, found, bytes, round, true);
+            items.into_iter().flat_map(put).collect::<Vec<_>>()
         };
         self.notify(changes);
     }
@@ -35,7 +41,7 @@ impl<K: Resource> Store<K> {
     pub fn list_ends(&self, version: &SmolStr) {
         let changes = {
             let mut contents = locked(&self.contents);
-            let mut changes = contents.sweep(version);
+            let mut changes = contents.sweep(&self.kept, version);
             contents.version = version.clone();
             contents.went_back = false;
             if !std::mem::replace(&mut contents.synced, true) {
@@ -49,7 +55,7 @@ impl<K: Resource> Store<K> {
 
 impl<K: Resource> Contents<K> {
     /// Removes the objects that the list did not have, except those that were written after it.
-    fn sweep(&mut self, version: &str) -> Vec<Change<K>> {
+    fn sweep(&mut self, kept: &Kept<K>, version: &str) -> Vec<Change<K>> {
         let (round, went_back) = (self.round, self.went_back);
         let was_written_since = |item: &Item<K>| {
             compare_versions(&item.found.metadata().resource_version, version) == Some(Ordering::Greater)
@@ -60,7 +66,7 @@ impl<K: Resource> Contents<K> {
             .collect();
         gone.into_iter()
             .map(|(key, item)| {
-                self.shares.remove(&key);
+                kept.give_back(key.namespace.as_ref(), item.bytes);
                 Change::Deleted { last: item.found, source: DeletionSource::Inferred }
             })
             .collect()

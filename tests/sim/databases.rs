@@ -2,15 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use listwatch::{
-    cluster::Cluster, operators::database::Database, resource::kinds::StatefulSet, shard::Shard, store::Kept,
-};
+use listwatch::{cluster::Cluster, operators::database::Database, resource::kinds::StatefulSet};
 use serde_json::{Value, json};
 
 use crate::{
     expect::{
-        child_problem, children_store_differences, condition, controller, field_differences, list, name,
-        ready_problems, store_differences,
+        child_problem, condition, controller, field_differences, list, name, ready_problems, scope,
+        store_differences,
     },
     network::Network,
     scenario::{NAMES, NAMESPACES, Scenario},
@@ -267,13 +265,12 @@ pub async fn problems(databases: &[Value], network: &Network, cluster: &Cluster)
     }
     let sets: Vec<Value> =
         children.into_iter().filter(|(collection, _)| *collection == SETS).map(|(_, set)| set).collect();
-    problems.extend(store_differences::<Database>(
-        cluster,
-        "",
-        &Kept::Reconciled(Shard::default()),
-        databases,
+    problems.extend(store_differences(&cluster.watch_reconciled::<Database>(scope("")), "", databases));
+    problems.extend(store_differences(
+        &cluster.watch_children::<Database, StatefulSet>(scope(OURS)),
+        OURS,
+        &sets,
     ));
-    problems.extend(children_store_differences::<Database, StatefulSet>(cluster, OURS, &sets));
     problems
 }
 

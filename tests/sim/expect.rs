@@ -16,10 +16,7 @@ use listwatch::{
         Key, Resource, Scope,
         kinds::{ConfigMap, Deployment, Service},
     },
-    shard::Shard,
-    store::Kept,
 };
-use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::{copies, databases, network::Network, scenario::Operator};
@@ -79,16 +76,14 @@ pub async fn problems(operator: Operator, network: &Network, cluster: &Cluster, 
         let (config_maps, namespaces) =
             (list(network, CONFIG_MAPS).await, list(network, "/api/v1/namespaces").await);
         problems.extend(copies::problems(&objects, &config_maps, &namespaces, network.may_have_orphans()));
-        problems.extend(store_differences::<CopyratorRule>(
-            cluster,
+        problems.extend(store_differences(
+            &cluster.watch_reconciled::<CopyratorRule>(scope("")),
             "",
-            &Kept::Reconciled(Shard::default()),
             &objects,
         ));
-        problems.extend(store_differences::<Copied<ConfigMap>>(
-            cluster,
+        problems.extend(store_differences(
+            &cluster.watch::<Copied<ConfigMap>>(scope(ALL_COPIES)),
             ALL_COPIES,
-            &Kept::Small,
             &config_maps,
         ));
         return problems;
@@ -110,24 +105,30 @@ pub async fn problems(operator: Operator, network: &Network, cluster: &Cluster, 
     }
     if operator == Operator::Mywebserver {
         let ours = "app.kubernetes.io/managed-by=mywebserver-operator";
-        problems.extend(store_differences::<MyWebserver>(
-            cluster,
-            "",
-            &Kept::Reconciled(Shard::default()),
-            &objects,
+        problems.extend(store_differences(&cluster.watch_reconciled::<MyWebserver>(scope("")), "", &objects));
+        problems.extend(store_differences(
+            &cluster.watch_children::<MyWebserver, Deployment>(scope(ours)),
+            ours,
+            &deployments,
         ));
-        problems.extend(children_store_differences::<MyWebserver, Deployment>(cluster, ours, &deployments));
-        problems.extend(children_store_differences::<MyWebserver, Service>(cluster, ours, &services));
+        problems.extend(store_differences(
+            &cluster.watch_children::<MyWebserver, Service>(scope(ours)),
+            ours,
+            &services,
+        ));
     } else {
         let ours = "app.kubernetes.io/managed-by=memcached-operator";
-        problems.extend(store_differences::<Memcached>(
-            cluster,
-            "",
-            &Kept::Reconciled(Shard::default()),
-            &objects,
+        problems.extend(store_differences(&cluster.watch_reconciled::<Memcached>(scope("")), "", &objects));
+        problems.extend(store_differences(
+            &cluster.watch_children::<Memcached, Deployment>(scope(ours)),
+            ours,
+            &deployments,
         ));
-        problems.extend(children_store_differences::<Memcached, Deployment>(cluster, ours, &deployments));
-        problems.extend(children_store_differences::<Memcached, Service>(cluster, ours, &services));
+        problems.extend(store_differences(
+            &cluster.watch_children::<Memcached, Service>(scope(ours)),
+            ours,
+            &services,
+        ));
     }
     problems
 }
@@ -327,30 +328,13 @@ pub fn child_problem(child: &Value, owners: &[Value]) -> Option<String> {
     }
 }
 
-/// The differences between the Store of a watch with this label, `key=value`, and the server.
-pub fn store_differences<K: Resource>(
-    cluster: &Cluster,
-    label: &str,
-    kept: &Kept<K>,
-    objects: &[Value],
-) -> Option<String> {
-    differences(&cluster.watch_keeping(scope(label), kept), label, objects)
-}
-
-/// The same for the children of an `O`.
-pub fn children_store_differences<O: Resource, K: Resource + Serialize>(
-    cluster: &Cluster,
-    label: &str,
-    objects: &[Value],
-) -> Option<String> {
-    differences(&cluster.watch_children::<O, K>(scope(label)), label, objects)
-}
-
-fn scope(label: &str) -> [Scope; 1] {
+/// The scope of a watch with this label, `key=value`.
+pub fn scope(label: &str) -> [Scope; 1] {
     [Scope { labels: label.to_owned(), ..Scope::default() }]
 }
 
-fn differences<K: Resource>(watch: &Watch<K>, label: &str, objects: &[Value]) -> Option<String> {
+/// The differences between the Store of a watch with this label and the server.
+pub fn store_differences<K: Resource>(watch: &Watch<K>, label: &str, objects: &[Value]) -> Option<String> {
     let is_selected = |object: &&Value| {
         label.split_once('=').is_none_or(|(key, value)| object["metadata"]["labels"][key] == value)
     };
