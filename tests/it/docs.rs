@@ -84,6 +84,8 @@ const NO_REASONS: &[&str] = &[
     "True",
     "False",
     "Unknown",
+    // Of metrics.
+    "NotKept",
     "Deployment",
     "Service",
     "MyWebserver",
