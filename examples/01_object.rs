@@ -15,7 +15,7 @@
 //! cm` finds its path, also for the kinds of CRDs. Where the verbs include list and watch, the other lessons apply. An object,
 //! here the namespace, has a name, a uid, which is never used again, and a resourceVersion, which is new after each change.
 //! Break it: cargo run --example course -- 1 --fault html,path=/api/v1
-//! Source: `collection_path` in src/resource.rs; `kinds` in src/study/discovery.rs
+//! Source: `collection_path` in src/resource.rs; `kinds` in study/src/discovery.rs
 //! Embedded server: It has fewer groups and resources.
 
 use serde_json::{Value, json};

@@ -11,7 +11,7 @@ use std::{
 };
 
 use clap::Parser;
-use listwatch::study::wrap;
+use listwatch_study::wrap;
 use stage::{Flags, Outcome, Stage, say, wait_for_enter};
 use terminal_size::{Width, terminal_size_of};
 

@@ -24,10 +24,10 @@ use listwatch::{
         list::{Found, List},
     },
     store::{Change, Listening, Store},
-    study::{Explained, explained, wrap},
     watch::decode::WatchEvent,
 };
 use listwatch_apiserver::{ApiServer, Planned};
+use listwatch_study::{Explained, explained, wrap};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use terminal_size::{Width, terminal_size_of};

@@ -23,7 +23,7 @@ impl Backoff {
     }
 
     /// The longest pause after so many failures in a row. The shortest one is half of it.
-    pub(crate) fn longest(&self, failures: u32) -> Duration {
+    pub fn longest(&self, failures: u32) -> Duration {
         let doublings = failures.saturating_sub(1).min(20);
         self.first.saturating_mul(1 << doublings).min(self.cap)
     }

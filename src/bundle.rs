@@ -52,37 +52,37 @@ const HINT: &str = "urn:alm:descriptor:com.tectonic.ui:";
 
 /// What a bundle says that the code does not.
 #[derive(Clone, Debug, Default)]
-#[cfg_attr(feature = "cli", derive(clap::Args))]
+#[cfg_attr(feature = "clap", derive(clap::Args))]
 pub struct BundleFlags {
     /// Version of the operator, such as 0.1.0
-    #[cfg_attr(feature = "cli", arg(long, value_name = "VERSION"))]
+    #[cfg_attr(feature = "clap", arg(long, value_name = "VERSION"))]
     pub version: String,
     /// Image of its Pods, with a tag or a digest
-    #[cfg_attr(feature = "cli", arg(long, value_name = "IMAGE"))]
+    #[cfg_attr(feature = "clap", arg(long, value_name = "IMAGE"))]
     pub image: String,
     /// Directory to write. Default: bundle
-    #[cfg_attr(feature = "cli", arg(short, long, value_name = "DIR"))]
+    #[cfg_attr(feature = "clap", arg(short, long, value_name = "DIR"))]
     pub output: Option<PathBuf>,
     /// Overwrite the files of an earlier bundle there
-    #[cfg_attr(feature = "cli", arg(long = "overwrite"))]
+    #[cfg_attr(feature = "clap", arg(long = "overwrite"))]
     pub overwrites: bool,
     /// File with examples of the kinds; may be repeated
-    #[cfg_attr(feature = "cli", arg(long = "sample", value_name = "FILE"))]
+    #[cfg_attr(feature = "clap", arg(long = "sample", value_name = "FILE"))]
     pub samples: Vec<PathBuf>,
     /// Picture for catalogs: .svg, .png, .jpg or .gif. Default: a letter
-    #[cfg_attr(feature = "cli", arg(long, value_name = "FILE"))]
+    #[cfg_attr(feature = "clap", arg(long, value_name = "FILE"))]
     pub icon: Option<PathBuf>,
     /// Page about the operator, such as Source=https://…; may be repeated
-    #[cfg_attr(feature = "cli", arg(long = "link", value_name = "NAME=URL"))]
+    #[cfg_attr(feature = "clap", arg(long = "link", value_name = "NAME=URL"))]
     pub links: Vec<String>,
     /// Who publishes it. Default: the domain of its kinds
-    #[cfg_attr(feature = "cli", arg(long, value_name = "NAME"))]
+    #[cfg_attr(feature = "clap", arg(long, value_name = "NAME"))]
     pub provider: Option<String>,
     /// Channel of the catalog; may be repeated, the default one first. Default: stable
-    #[cfg_attr(feature = "cli", arg(long = "channel", value_name = "NAME"))]
+    #[cfg_attr(feature = "clap", arg(long = "channel", value_name = "NAME"))]
     pub channels: Vec<String>,
     /// Version that this one replaces
-    #[cfg_attr(feature = "cli", arg(long, value_name = "VERSION"))]
+    #[cfg_attr(feature = "clap", arg(long, value_name = "VERSION"))]
     pub replaces: Option<String>,
 }
 

@@ -74,10 +74,9 @@ use http::Transport;
 pub use http::{Body, Liveness};
 pub use in_process::{InProcess, InProcessAnswer};
 pub use leadership::Leadership;
-#[cfg(feature = "cli")]
-pub(crate) use list::CHECK_BYTES_MAX;
-pub(crate) use list::{Collection, LIST_STREAM_BYTES, PageBody, Permit, PermitFor};
-pub use list::{Page, WatchFrom, WatchMode};
+
+pub use list::{CHECK_BYTES_MAX, Collection, Page, WatchFrom, WatchMode};
+pub(crate) use list::{LIST_STREAM_BYTES, PageBody, Permit, PermitFor};
 pub use patch::{Part, Patch};
 pub use request::{Answer, Head, Request};
 pub use tap::{Step, Tap};

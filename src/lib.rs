@@ -40,7 +40,7 @@
 //! controller/builder.rs      the listener finds the key of the owner, and adds it to the queue
 //! queue.rs                   the key waits once, however many events there are
 //! controller.rs              a worker for the key reads the present MyWebserver from its Store, and calls the operator
-//! operators/mywebserver.rs   reconcile() computes the desired() Deployment, and keeps it
+//! mywebserver.rs (operators) reconcile() computes the desired() Deployment, and keeps it
 //! children/reconcile.rs      keep() notes what becomes of it, for the report
 //! children.rs                keep() compares the live Deployment with the desired one, if this MyWebserver is its controller
 //! resource/diff.rs           the differences become the operations of a JSON patch
@@ -75,30 +75,36 @@
 //! children/statuses.rs       the reports without a reconcile: of an object that does not decode, or must wait
 //! ```
 //!
-//! The 15 files of the first list have 4,500 lines without tests; 3,400 of the lines are code (neither blank nor comments).
+//! The 14 files of the first list have 4,400 lines without tests; 3,300 of the lines are code (neither blank nor comments).
 //!
 //! The answer to the PATCH goes into the Store. That change adds the key of the owner to the queue again. The second
 //! reconcile finds no difference in the children, and writes nothing to them.
 //! Later the watch sends the event of the PATCH. The Store already has that version, so nothing changes.
 //!
+//! # Crates
+//!
+//! ```text
+//! src              this library, all that an operator depends on
+//! operators        the operators of MyWebserver, Memcached, Database and CopyratorRule: they use this library alone, as any other operator would
+//! study            makes the wire visible: explains and records requests and answers for `listwatch get`, `watch` and `replay`, and for the lessons in `examples`
+//! apiserver        the embedded API server, which knows nothing of this library; with the scorecard
+//! cli              the binary: `run`, `get`, `watch`, … and the commands of developers: `demo`, `new`, `scorecard`, …
+//! ```
+//!
 //! # Chapters
 //!
-//! Each top-level file is a chapter, and the folder of the same name has its details. The modules are declared below in
+//! Each top-level file of a crate is a chapter, and the folder of the same name has its details. The modules are declared below in
 //! reading order. An arrow means "uses"; small modules and indirect uses are left out:
 //!
 //! ```text
-//! cli ───────► operators, study
-//! operators ─► runtime, children
 //! runtime ───► controller
 //! controller ► children, queue
 //! children ──► cluster
 //! cluster ───► watch, client, store
-//! study ─────► watch, client, store
 //! watch ─────► client, store
 //! ```
 //!
-//! All of them use [`resource`], the types of objects. `study` makes the wire visible: it explains and records
-//! requests and answers for `listwatch get`, `watch` and `replay`, and for the lessons in `examples/`.
+//! All of them use [`resource`], the types of objects.
 //!
 //! # Glossary
 //!
@@ -138,7 +144,7 @@
 //!
 //! # Invariants
 //!
-//! - [`resource`], [`watch::decode`], [`watch::Machine`], [`store`], [`backoff`] and `study` do no I/O.
+//! - [`resource`], [`watch::decode`], [`watch::Machine`], [`store`] and [`backoff`] do no I/O.
 //! - Only [`client`] connects; only `endpoints` (probes, metrics, debugging) and the embedded API server listen.
 //! - In an operator, only a [`controller::Operator`], [`children`] and the finalizers of [`controller`] write objects, and only through
 //!   a [`cluster::Cluster`], as [`leader`] writes the Lease. Events (`cluster/events.rs`) go straight to the Client, because no operator reads them.
@@ -151,16 +157,16 @@
 //!
 //! # Features
 //!
-//! - `apiserver` (the default): `listwatch demo` and `listwatch apiserver`, with the crate `listwatch-apiserver`. The
-//!   production image is built without this feature.
-//! - `cli`: the binary, with its flags, its log, and the operators that it runs, with their CRDs.
-//! - `bundle`: the command `bundle` of an operator, for the Operator Lifecycle Manager.
-//! - `schema`: the module `crd`, which makes a CustomResourceDefinition from the Rust types of a kind.
-//! - `log`: the module [`log`], a log on standard error.
-//! - `otel`: traces by OpenTelemetry, a span for each reconcile and each of its requests.
-//! - `testing`: the module `testing`, which runs an operator on the embedded API server until it is quiet.
+//! None is on by default.
 //!
-//! To write another operator, depend on this crate with `default-features = false`: `docs/your-operator.md` shows how.
+//! - `schema`: the module `crd`, which makes a CustomResourceDefinition from the Rust types of a kind.
+//! - `log`: the module `log`, a log on standard error.
+//! - `bundle`: the command `bundle` of an operator, for the Operator Lifecycle Manager.
+//! - `testing`: the module `testing`, which runs an operator on the embedded API server until it is quiet.
+//! - `otel`: traces by OpenTelemetry, a span for each reconcile and each of its requests.
+//! - `clap`: the types of flags derive the traits of clap.
+//!
+//! To write another operator: `docs/your-operator.md` shows how.
 
 // Objects and their keys.
 pub mod resource;
@@ -208,15 +214,19 @@ pub mod testing;
 #[cfg(test)]
 mod captured_log;
 
-// The program.
-#[cfg(feature = "cli")]
-pub mod operators;
-#[cfg(feature = "cli")]
-pub mod study;
-#[cfg(feature = "cli")]
-pub mod cli;
+/// Parts of [`children`] that the tests of an operator call without a server.
+#[doc(hidden)]
+pub mod advanced {
+    pub use crate::children::{
+        outcome::Outcomes,
+        pods::{PodDetails, trouble},
+        reported::Unreadable,
+        rollout_conditions::state,
+    };
+}
 
 /// Locks a mutex. None of our code panics while it holds a lock, so poisoning is ignored.
-pub(crate) fn locked<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+#[doc(hidden)]
+pub fn locked<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

@@ -29,8 +29,9 @@ pub struct LogError(String);
 
 /// The format of the lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
-pub(crate) enum Format {
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+#[allow(missing_docs, reason = "`--help` would show them")]
+pub enum Format {
     Text,
     Json,
 }
@@ -53,7 +54,7 @@ pub fn start() -> Result<(), LogError> {
 }
 
 /// Sends the lines that the filter accepts to standard error from now on.
-pub(crate) fn start_with(filter: Targets, format: Option<Format>) -> Result<(), TryInitError> {
+pub fn start_with(filter: Targets, format: Option<Format>) -> Result<(), TryInitError> {
     let is_terminal = io::stderr().is_terminal();
     let for_them = if is_terminal { Format::Text } else { Format::Json };
     let layer = match format.unwrap_or(for_them) {
@@ -74,7 +75,7 @@ pub(crate) fn start_with(filter: Targets, format: Option<Format>) -> Result<(), 
 static FILTER: OnceLock<Handle<Targets, Registry>> = OnceLock::new();
 
 /// Changes the levels of the log. An error if they are invalid, or the program has a log of its own.
-pub(crate) fn set(levels: &str) -> Result<(), String> {
+pub fn set(levels: &str) -> Result<(), String> {
     let filter = parse_level(levels)?;
     let handle = FILTER.get().ok_or("cannot be set: this program has a log of its own")?;
     handle.reload(filter).map_err(|error| error.to_string())?;
@@ -83,7 +84,7 @@ pub(crate) fn set(levels: &str) -> Result<(), String> {
 }
 
 /// `debug`, or by module: `info,listwatch::watch=trace`. A plain level is ours; of the libraries under us only warnings are of use.
-pub(crate) fn parse_level(text: &str) -> Result<Targets, &'static str> {
+pub fn parse_level(text: &str) -> Result<Targets, &'static str> {
     let text = if text.contains(['=', ',']) { text.to_owned() } else { format!("warn,listwatch={text}") };
     // A module without a level would be all of it, and the rest nothing: `info,listwatch`, `listwatch=`.
     let has_level = |part: &str| {
@@ -95,7 +96,7 @@ pub(crate) fn parse_level(text: &str) -> Result<Targets, &'static str> {
 }
 
 /// On a terminal that has colors, unless somebody wants it plain: <https://no-color.org>.
-pub(crate) fn is_colored(is_terminal: bool) -> bool {
+pub fn is_colored(is_terminal: bool) -> bool {
     is_colored_with(is_terminal, |name| env::var_os(name))
 }
 

@@ -8,7 +8,7 @@ mod yaml;
 
 use serde_json::{Value, json};
 
-pub(crate) use yaml::{is_printable, pretty, yaml};
+pub use yaml::{is_printable, pretty, yaml};
 
 use crate::rbac::{self, Permission};
 
@@ -151,7 +151,8 @@ impl Installation {
 }
 
 /// Several objects as YAML.
-pub(crate) fn documents(objects: &[Value]) -> String {
+#[must_use]
+pub fn documents(objects: &[Value]) -> String {
     objects.iter().map(yaml).collect::<Vec<_>>().join("---\n")
 }
 

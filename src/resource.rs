@@ -213,7 +213,7 @@ impl Scope {
     }
 
     /// Whether it has a selector.
-    pub(crate) fn is_filtered(&self) -> bool {
+    pub fn is_filtered(&self) -> bool {
         !self.labels.is_empty() || !self.fields.is_empty()
     }
 }

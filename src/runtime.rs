@@ -521,7 +521,7 @@ async fn look_for_namespaces(client: &Client, namespaces: &[String]) {
 }
 
 /// The address in `[IP]:PORT`. `0`: none.
-pub(crate) fn address(text: &str) -> Result<Option<SocketAddr>, &'static str> {
+pub fn address(text: &str) -> Result<Option<SocketAddr>, &'static str> {
     if text == "0" {
         return Ok(None);
     }
@@ -531,12 +531,12 @@ pub(crate) fn address(text: &str) -> Result<Option<SocketAddr>, &'static str> {
 }
 
 /// The names in a variable such as `WATCH_NAMESPACE`, in which operators customarily ignore empty ones.
-pub(crate) fn names_in(variable: &str) -> Vec<String> {
+pub fn names_in(variable: &str) -> Vec<String> {
     variable.split(',').filter(|name| !name.trim().is_empty()).map(str::to_owned).collect()
 }
 
 /// The names without duplicates. Fails, and names the source, if one of them cannot be the name of a namespace.
-pub(crate) fn checked(mut names: Vec<String>, source: &str) -> Result<Vec<String>, RuntimeError> {
+pub fn checked(mut names: Vec<String>, source: &str) -> Result<Vec<String>, RuntimeError> {
     for name in &mut names {
         *name = name.trim().to_owned();
         let inside = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';

@@ -12,9 +12,9 @@ use tokio::{runtime, sync::watch};
 use tracing::{info, warn};
 
 #[cfg(unix)]
-pub(crate) use self::unix::Signals;
+pub use self::unix::Signals;
 #[cfg(windows)]
-pub(crate) use self::windows::ConsoleEvents as Signals;
+pub use self::windows::ConsoleEvents as Signals;
 
 /// Why the work did not come to its end.
 #[derive(Debug, thiserror::Error)]

@@ -133,7 +133,9 @@ impl<K: Resource> Default for Store<K> {
 }
 
 impl<K: Resource> Store<K> {
-    pub(crate) fn keeping(kept: Kept<K>) -> Store<K> {
+    /// Keeps what `kept` says.
+    #[must_use]
+    pub fn keeping(kept: Kept<K>) -> Store<K> {
         let contents = Contents {
             objects: BTreeMap::new(),
             version: SmolStr::default(),
@@ -173,7 +175,7 @@ impl<K: Resource> Store<K> {
 
     /// The resourceVersion up to which the Store has every change. The watch resumes from it. Empty before the first
     /// list.
-    pub(crate) fn version(&self) -> SmolStr {
+    pub fn version(&self) -> SmolStr {
         locked(&self.contents).version.clone()
     }
 

@@ -53,8 +53,20 @@ pub use end::EndReason;
 pub use health::Health;
 pub use machine::{Effect, Lists, Machine, NextRequest, Pause};
 
+/// Decodes a line of a watch, asks `decide` for its effect, and applies this effect to the Store.
+///
+/// # Errors
+/// If the line is not an event.
+pub fn apply_line<K: Resource>(
+    store: &Store<K>,
+    line: &[u8],
+    decide: &mut dyn FnMut(&WatchEvent<&ObjectMeta>) -> Effect,
+) -> Result<Effect, serde_json::Error> {
+    AnyStore::line(store, line, decide)
+}
+
 /// A watch that ends this soon, without progress, is a failure.
-pub(crate) const VERY_SHORT: Duration = Duration::from_secs(1);
+pub const VERY_SHORT: Duration = Duration::from_secs(1);
 /// The `timeoutSeconds` of a watch: random, 5 to 10 minutes, as in client-go. So, after a restart of one API server, the
 /// watches spread over all API servers again.
 const TIMEOUT_SECS: std::ops::RangeInclusive<u32> = 300..=600;
@@ -68,8 +80,7 @@ const LIST_LIMIT: Duration = Duration::from_secs(720);
 /// How many bytes of an unreadable line an error shows.
 const GARBLED_BYTES_SHOWN: usize = 80;
 /// The pauses after failed requests. As in client-go, the first pause is 0.8 to 1.6 s, and the cap 30 s.
-pub(crate) const BACKOFF: Backoff =
-    Backoff { first: Duration::from_millis(1600), cap: Duration::from_secs(30) };
+pub const BACKOFF: Backoff = Backoff { first: Duration::from_millis(1600), cap: Duration::from_secs(30) };
 
 /// Watches `scope` and keeps `store` up to date. Runs until dropped.
 pub async fn watch<K: Resource>(
@@ -101,8 +112,18 @@ pub(crate) async fn watch_if_valid(
     }
 }
 
-/// [`watch`] for a valid collection, from the first request of this machine on.
-pub(crate) async fn watch_of(
+/// [`watch`] for any collection, such as one of a single object, from the first request of this machine on.
+pub async fn watch_collection<K: Resource>(
+    client: Client,
+    collection: Collection,
+    machine: Machine,
+    store: &Store<K>,
+    health: &Health,
+) {
+    watch_of(client, collection, machine, store, health).await;
+}
+
+async fn watch_of(
     client: Client,
     collection: Collection,
     mut machine: Machine,

@@ -115,7 +115,7 @@ impl<K> Child<K> {
 
 /// The outcomes of all children of one object, without their kinds.
 #[derive(Default)]
-pub(crate) struct Outcomes {
+pub struct Outcomes {
     pub(super) writes: Vec<Write>,
     /// The fields that admission changed.
     pub(super) mutations: Vec<String>,
@@ -135,7 +135,7 @@ pub(crate) struct Outcomes {
 
 impl Outcomes {
     /// Adds the state of a child of an `O`.
-    pub(crate) fn add<O: Resource, K: Resource>(&mut self, child: &Child<K>) {
+    pub fn add<O: Resource, K: Resource>(&mut self, child: &Child<K>) {
         self.has_children = true;
         self.troubles.extend(child.trouble::<O>());
         self.dead_end = self.dead_end.take().or_else(|| child.dead_end());
@@ -162,12 +162,7 @@ impl Outcomes {
     }
 
     /// The conditions to write: `Ready`, `Stalled` and `Mutated`, and the others of the operator.
-    pub(crate) fn conditions<O: Reported>(
-        &self,
-        owner: &O,
-        state: ObservedState,
-        now: &str,
-    ) -> Vec<Condition> {
+    pub fn conditions<O: Reported>(&self, owner: &O, state: ObservedState, now: &str) -> Vec<Condition> {
         // A refusal comes before other trouble: somebody must act.
         let trouble = self.troubles.iter().min_by_key(|verdict| !is_refusal(&verdict.reason));
         let ready = trouble.cloned().unwrap_or(state.ready);

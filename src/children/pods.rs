@@ -61,7 +61,7 @@ const TEXT_LENGTH_MAX: usize = 1000;
 
 /// `v1` Pod, with only the fields that show why it does not run.
 #[derive(Debug, Deserialize)]
-pub(crate) struct PodDetails {
+pub struct PodDetails {
     /// Name, labels, owners, versions.
     #[serde(deserialize_with = "without_annotations")]
     pub metadata: ObjectMeta,
@@ -155,7 +155,7 @@ fn shape(message: &str) -> impl Iterator<Item = &str> {
 ///
 /// With few replicas, the Deployment controller keeps the Pods of the previous template until new ones are available.
 /// If no Pod has the containers of the template, all Pods count, because admission may change the containers.
-pub(crate) fn trouble<'a>(
+pub fn trouble<'a>(
     pods: impl IntoIterator<Item = &'a PodDetails>,
     wanted: &[Container],
     now: SystemTime,

@@ -4,7 +4,7 @@
 //! ```text
 //!   PATCH persistentvolumeclaims/data-db-0   403 Forbidden: this StorageClass does not support resize
 //!   DELETED services/db                      POST at once; the PATCH is not sent again, and stays the reason of Ready
-//!   200 ms … a minute later                  PATCH persistentvolumeclaims/data-db-0
+//!   200 ms … 30 s later                       PATCH persistentvolumeclaims/data-db-0
 //! ```
 
 use std::{
@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// The pause between two attempts at one write. The cap is the longest time until the next attempt after somebody has removed the cause.
-const BACKOFF: Backoff = Backoff { first: Duration::from_millis(200), cap: Duration::from_secs(60) };
+const BACKOFF: Backoff = Backoff { first: Duration::from_millis(200), cap: Duration::from_secs(30) };
 /// How long after its pause a write may be tried at the latest, so that its next pause is longer. Until then, all workers may be busy.
 const LATE_MAX: Duration = Duration::from_secs(120);
 

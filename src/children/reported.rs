@@ -99,10 +99,12 @@ impl From<Verdict> for ObservedState {
 /// An object with an unreadable `spec`: it may have been created with an older schema.
 #[derive(Debug, Deserialize)]
 #[serde(bound = "")]
-pub(crate) struct Unreadable<O: Reported> {
-    pub(crate) metadata: ObjectMeta,
+pub struct Unreadable<O: Reported> {
+    /// Its name, generation and versions.
+    pub metadata: ObjectMeta,
+    /// The status that the operator wrote before.
     #[serde(default)]
-    pub(crate) status: O::Status,
+    pub status: O::Status,
 }
 
 impl<O: Reported> Resource for Unreadable<O> {
@@ -117,7 +119,8 @@ impl<O: Reported> Resource for Unreadable<O> {
 }
 
 impl<O: Reported> Unreadable<O> {
-    pub(crate) fn report(&self, error: &str, now: &str) -> O::Status {
+    /// The status that says why the operator cannot read it.
+    pub fn report(&self, error: &str, now: &str) -> O::Status {
         let reason = Refusal::InvalidSpec.reason();
         let news = [("Ready", Verdict::no(reason, error)), ("Stalled", Verdict::yes(reason, error))];
         with_conditions::<O>(&self.status, self.metadata.generation, news, now)

@@ -143,7 +143,7 @@ impl<'a> Rollout<'a> {
 }
 
 /// The conditions, if all children are as desired. `desired`: the number of Pods that the operator wants, if it wants one.
-pub(crate) fn state<W: Workload>(
+pub fn state<W: Workload>(
     workload: &Child<W>,
     desired: Option<i32>,
     pods: Option<&Trouble>,
@@ -232,7 +232,7 @@ impl Rollout<'_> {
 
     /// Whether the rollout waits for Pods of the latest template, and such Pods exist. With the strategy `Recreate`, it may also wait
     /// for the end of the earlier Pods, which the Deployment no longer counts.
-    pub(crate) fn waits_for_pods(&self) -> bool {
+    pub fn waits_for_pods(&self) -> bool {
         self.is_observed
             && !self.is_complete()
             && !self.is_held_back()

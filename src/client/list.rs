@@ -33,7 +33,7 @@ pub(super) const LISTS_BYTES_MAX: usize = 32 * 1024 * 1024;
 
 /// Largest answer that is read to [`Client::latest_version`]: the metadata of one object, as a rule 1 to 5 kB, but
 /// annotations alone may have 256 KiB. If it is larger, the watch asks for a list instead.
-pub(crate) const CHECK_BYTES_MAX: usize = 512 * 1024;
+pub const CHECK_BYTES_MAX: usize = 512 * 1024;
 
 /// Such requests at a time: 8 MiB, and 16 of the 100 requests that a connection takes.
 const CHECKS_MAX: usize = 16;
@@ -55,15 +55,17 @@ pub struct Page<'a> {
 
 /// A collection of objects, whose kind need not be known to this crate: the path and the selectors of its lists and watches.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Collection {
+pub struct Collection {
     /// `/apis/apps/v1/namespaces/default/deployments`, percent-encoded.
-    pub(crate) path: String,
+    pub path: String,
     /// `deployments`, for errors and the log.
-    pub(crate) resource: String,
+    pub resource: String,
     /// [`Resource::INSTALL`].
-    pub(crate) install: &'static str,
-    pub(crate) scope: Scope,
-    pub(crate) accept: Accept,
+    pub install: &'static str,
+    /// The namespace and the selectors.
+    pub scope: Scope,
+    /// Whole objects, or their metadata.
+    pub accept: Accept,
 }
 
 /// A page of a list, not decoded yet.
@@ -140,7 +142,7 @@ impl Page<'_> {
     const ONE: Page<'static> = Page { version: None, continue_token: "", limit: 1 };
 
     /// The size limit of the page.
-    pub(crate) fn bytes_max(&self) -> usize {
+    pub fn bytes_max(&self) -> usize {
         match self.limit {
             0 => LISTS_BYTES_MAX,
             1 => PAGE_OF_ONE_BYTES_MAX,
@@ -164,7 +166,7 @@ impl Page<'_> {
 
 impl Collection {
     /// The objects of a kind in a scope. Fails if the namespace cannot be a part of a path.
-    pub(crate) fn of<K: Resource>(scope: &Scope) -> Result<Collection, Error> {
+    pub fn of<K: Resource>(scope: &Scope) -> Result<Collection, Error> {
         let collection = Collection {
             path: String::new(),
             resource: K::PLURAL.to_owned(),
@@ -184,11 +186,12 @@ impl Collection {
     }
 
     /// The API group; empty for the core group.
-    pub(crate) fn group(&self) -> &str {
+    pub fn group(&self) -> &str {
         self.path.strip_prefix("/apis/").and_then(|rest| rest.split('/').next()).unwrap_or_default()
     }
 
-    pub(crate) fn list_request(&self, page: &Page<'_>) -> Request {
+    /// The request for a page of the list.
+    pub fn list_request(&self, page: &Page<'_>) -> Request {
         let mut request = Request::get(&*self.path).accept(match self.accept {
             Accept::Whole => JSON,
             Accept::MetadataOnly => "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
@@ -198,7 +201,8 @@ impl Collection {
         request
     }
 
-    pub(crate) fn watch_request(&self, from: &WatchFrom<'_>) -> Request {
+    /// The request of a watch.
+    pub fn watch_request(&self, from: &WatchFrom<'_>) -> Request {
         let mut request = Request::get(&*self.path).accept(accept_object(self.accept));
         request.query.push(("watch", "1".to_owned()));
         request.query.push(("allowWatchBookmarks", "true".to_owned()));
@@ -218,7 +222,7 @@ impl Collection {
     }
 
     /// The request for the server's present version.
-    pub(crate) fn check_request(&self) -> Request {
+    pub fn check_request(&self) -> Request {
         // Without selectors: to find an object that matches, the server might have to read all of them.
         let scope = Scope { namespace: self.scope.namespace.clone(), ..Scope::default() };
         let any = Collection { scope, accept: Accept::MetadataOnly, ..self.clone() };

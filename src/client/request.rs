@@ -47,10 +47,9 @@ pub struct Answer {
     pub body: Bytes,
 }
 
-#[cfg(feature = "cli")]
 impl Answer {
     /// The error of an answer to `GET path` that does not read as this kind.
-    pub(crate) fn unreadable(&self, path: &str, kind: &str, error: &serde_json::Error) -> super::Error {
+    pub fn unreadable(&self, path: &str, kind: &str, error: &serde_json::Error) -> super::Error {
         super::error_answer::not_json(path, &self.headers, &self.body, kind, error).about("get", path)
     }
 }
@@ -89,7 +88,7 @@ impl Request {
     }
 
     /// Path and query as sent.
-    pub(crate) fn target(&self) -> String {
+    pub fn target(&self) -> String {
         if self.query.is_empty() {
             return self.path.clone();
         }

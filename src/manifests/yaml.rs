@@ -12,7 +12,7 @@ const LATER: char = '\u{e001}';
 const WORDS: [&str; 8] = ["y", "yes", "n", "no", "on", "off", "<<", "="];
 
 /// A value in JSON, indented.
-pub(crate) fn pretty(value: &Value) -> String {
+pub fn pretty(value: &Value) -> String {
     let json = serde_json::to_string_pretty(value).unwrap_or_default();
     escaped(&json, |c| c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect())
 }
@@ -27,7 +27,7 @@ fn escaped(json: &str, number: impl Fn(char) -> String) -> String {
 }
 
 /// A value in YAML.
-pub(crate) fn yaml(value: &Value) -> String {
+pub fn yaml(value: &Value) -> String {
     let (mut value, mut later) = (value.clone(), Vec::new());
     quote(&mut value, &mut later);
     let text = yaml_serde::to_string(&value).unwrap_or_default().replace(QUOTE, "'");
@@ -41,7 +41,7 @@ pub(crate) fn yaml(value: &Value) -> String {
 
 /// Not a control character, nor one that only says how others are shown: from right to left, on another line, not at all. The two that join
 /// and part letters are harmless, and words of Persian and many emoji need them.
-pub(crate) fn is_printable(c: char) -> bool {
+pub fn is_printable(c: char) -> bool {
     let is_format = matches!(
         c,
         '\u{61c}' | '\u{180e}' | '\u{200b}' | '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'

@@ -7,7 +7,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use super::ShutdownError;
 
 /// The signals that ask a process to stop.
-pub(crate) struct Signals {
+pub struct Signals {
     terminate: Signal,
     interrupt: Signal,
     /// The terminal was closed. `None`: `nohup` started this process, so a hangup must not stop it.
@@ -16,7 +16,7 @@ pub(crate) struct Signals {
 
 impl Signals {
     /// Listens from now on. A listener keeps a signal from ending the process.
-    pub(crate) fn listen() -> Result<Signals, ShutdownError> {
+    pub fn listen() -> Result<Signals, ShutdownError> {
         let listen = |kind| signal(kind).map_err(ShutdownError::Signals);
         Ok(Signals {
             terminate: listen(SignalKind::terminate())?,
@@ -26,7 +26,7 @@ impl Signals {
     }
 
     /// Waits for a signal. Returns its name, and the exit code that a shell reports for it.
-    pub(crate) async fn next(&mut self) -> (&'static str, u8) {
+    pub async fn next(&mut self) -> (&'static str, u8) {
         tokio::select! {
             _ = self.terminate.recv() => ("SIGTERM", 143),
             _ = self.interrupt.recv() => ("SIGINT", 130),

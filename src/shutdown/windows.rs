@@ -5,7 +5,7 @@ use tokio::signal::windows::{CtrlBreak, CtrlC, CtrlClose, ctrl_break, ctrl_c, ct
 use super::ShutdownError;
 
 /// The events that ask a process to stop.
-pub(crate) struct ConsoleEvents {
+pub struct ConsoleEvents {
     interrupt: CtrlC,
     /// The only event that a process can send to a group of others.
     stop: CtrlBreak,
@@ -15,7 +15,7 @@ pub(crate) struct ConsoleEvents {
 
 impl ConsoleEvents {
     /// Listens from now on. A listener keeps an event from ending the process.
-    pub(crate) fn listen() -> Result<ConsoleEvents, ShutdownError> {
+    pub fn listen() -> Result<ConsoleEvents, ShutdownError> {
         Ok(ConsoleEvents {
             interrupt: ctrl_c().map_err(ShutdownError::Signals)?,
             stop: ctrl_break().map_err(ShutdownError::Signals)?,
@@ -24,7 +24,7 @@ impl ConsoleEvents {
     }
 
     /// Waits for an event. Returns its name, and the exit code of a process that it stopped, as elsewhere.
-    pub(crate) async fn next(&mut self) -> (&'static str, u8) {
+    pub async fn next(&mut self) -> (&'static str, u8) {
         tokio::select! {
             _ = self.interrupt.recv() => ("Ctrl-C", 130),
             _ = self.stop.recv() => ("Ctrl-Break", 143),

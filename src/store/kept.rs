@@ -237,7 +237,8 @@ impl Budget {
     }
 
     /// For all objects that the operators of a process read.
-    pub(crate) fn of_process(mib: u32) -> Arc<Budget> {
+    #[must_use]
+    pub fn of_process(mib: u32) -> Arc<Budget> {
         Arc::new(Budget::of("the objects", (mib as usize).saturating_mul(1024 * 1024), OBJECT_BYTES_MAX))
     }
 

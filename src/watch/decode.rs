@@ -414,9 +414,15 @@ mod tests {
     /// It has the kind of what is watched, and none of the fields which that requires.
     #[test]
     fn a_bookmark_is_no_object_of_its_kind() {
-        let line =
-            br#"{"type":"BOOKMARK","object":{"kind":"MyWebserver","metadata":{"resourceVersion":"10"}}}"#;
-        let event = WatchEvent::<Found<crate::operators::mywebserver::MyWebserver>>::from_json(line);
+        #[derive(Debug, serde::Deserialize)]
+        struct Page {
+            metadata: ObjectMeta,
+            #[serde(rename = "spec")]
+            _spec: serde_json::Value,
+        }
+        crate::kind!(Page, "example.com", "v1", "pages");
+        let line = br#"{"type":"BOOKMARK","object":{"kind":"Page","metadata":{"resourceVersion":"10"}}}"#;
+        let event = WatchEvent::<Found<Page>>::from_json(line);
         assert!(
             matches!(event, Ok(WatchEvent::Bookmark { version, ends_initial_events: false }) if version == "10")
         );

@@ -98,7 +98,7 @@ impl EndReason {
     }
 
     /// How a request ended that failed with this error.
-    pub(crate) fn of(error: &Error) -> EndReason {
+    pub fn of(error: &Error) -> EndReason {
         match error.code() {
             _ if error.is_expired() => EndReason::Expired,
             _ if error.is_too_new() => EndReason::TooNew,

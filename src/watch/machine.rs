@@ -183,8 +183,7 @@ impl Machine {
     }
 
     /// A machine for a Store that has a version already: it begins with a list that is not older.
-    #[cfg(feature = "cli")]
-    pub(crate) fn relists(lists: Lists) -> Machine {
+    pub fn relists(lists: Lists) -> Machine {
         Machine { state: State::start(lists, Freshness::NotOlder), ..Machine::new(lists) }
     }
 

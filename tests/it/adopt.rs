@@ -1,8 +1,8 @@
 //! Tests the restore of a backup without ownerReferences: the new owners have other uids, and adopt a child only if its annotation
 //! asks for that.
 
-use listwatch::operators::BuiltIn;
 use listwatch_control_plane::eventually;
+use listwatch_operators::BuiltIn;
 use serde_json::{Value, json};
 
 use crate::{

@@ -47,7 +47,7 @@ fn the_alerts_of_an_operator_do_not_depend_on_other_operators() {
         let rules = json!({"groups": alerts(operator, "system")["groups"]});
         fs::write(dir.path().join(format!("{operator}.yaml")), rules.to_string()).unwrap();
     }
-    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/data/alerts.yaml");
+    let tests = Path::new(crate::ROOT).join("tests/it/data/alerts.yaml");
     fs::copy(tests, dir.path().join("alerts.yaml")).unwrap();
     let output = promtool.args(["test", "rules", "alerts.yaml"]).current_dir(&dir).output().unwrap();
     let texts = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());

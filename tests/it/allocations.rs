@@ -3,7 +3,6 @@
 
 use listwatch::{
     client::{Client, Config},
-    operators::{copyrator::copy::Copied, mywebserver::MyWebserver},
     resource::{
         Key,
         kinds::{ConfigMap, Deployment, Service},
@@ -12,6 +11,7 @@ use listwatch::{
     store::Store,
     watch::decode::WatchEvent,
 };
+use listwatch_operators::{copyrator::copy::Copied, mywebserver::MyWebserver};
 
 /// The event of a rolled-out Deployment of ours, as kube-apiserver 1.36.3 sent it, including managedFields.
 const EVENT: &[u8] = include_bytes!("data/deployment_event.json");

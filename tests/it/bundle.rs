@@ -58,8 +58,8 @@ fn each_operator_has_a_bundle_with_an_example_of_each_version_and_only_the_right
         assert!(children.iter().all(|kind| resources.iter().any(|one| one == kind)), "{resources:?}");
         assert!(!resources.iter().any(|kind| ["", "Event", "Lease"].contains(&&**kind)), "{resources:?}");
         // Nothing is wrong with it, and its permissions are judged as those of the ClusterRole.
-        let [crds, samples] = ["crd", "samples"]
-            .map(|files| format!("{}/manifests/{operator}/{files}", env!("CARGO_MANIFEST_DIR")));
+        let [crds, samples] =
+            ["crd", "samples"].map(|files| format!("{}/manifests/{operator}/{files}", crate::ROOT));
         let args = ["scorecard", "--crd", &crds, "--sample", &samples, "--bundle", "bundle"];
         let judged = listwatch().current_dir(dir.path()).args(args).output().unwrap();
         let judged = String::from_utf8(judged.stdout).unwrap();

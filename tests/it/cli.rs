@@ -11,9 +11,9 @@ use std::{
 };
 
 use clap::ValueEnum;
-use listwatch::operators::BuiltIn;
 use listwatch_apiserver::Fault;
 use listwatch_control_plane::eventually;
+use listwatch_operators::BuiltIn;
 use serde_json::{Value, json};
 
 use crate::{
@@ -313,7 +313,8 @@ fn the_demo_of_each_operator_shows_what_it_does() {
         "The claims and the Secrets still exist",
     ];
     // Two pages show steps of the first demo. How often the status changes varies.
-    let pages = ["README.md", "docs/demo.md"].map(|page| fs::read_to_string(page).unwrap());
+    let pages = ["README.md", "docs/demo.md"]
+        .map(|page| fs::read_to_string(format!("{}/{page}", crate::ROOT)).unwrap());
     let shown = pages.iter().flat_map(|page| {
         page.lines().skip_while(|line| !line.starts_with("$ kubectl")).take_while(|line| *line != "```")
     });

@@ -28,13 +28,13 @@ use listwatch::{
     client::{Client, Config, Error, InProcess, InProcessAnswer, Step, Tap},
     cluster::{Cluster, Events},
     controller::WORKERS,
-    operators::copyrator::{self, Settings},
     plan::Plan,
     runtime::{Runtime, Setup},
     watch::Lists,
 };
 use listwatch_apiserver::{ApiServer, Fault};
 use listwatch_control_plane::{ControlPlane, Http, eventually, has_assets, has_only_real, saw, unique};
+use listwatch_operators::copyrator::{self, Settings};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{

@@ -102,7 +102,7 @@ impl Lesson {
 const LABELS: [&str; 7] = ["Predict", "Run", "Notice", "Why", "Break it", "Source", "Embedded server"];
 
 fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
+    Path::new(crate::ROOT)
 }
 
 /// All lessons, in order.

@@ -532,8 +532,8 @@ async fn check_command(place: &Arc<Place>, args: Vec<String>) {
     let [_, stderr] = listwatch(place, &args).await;
     // The columns are those of this answer.
     let whole = args.iter().map(|arg| arg.replace("--output=wide", "--table")).collect::<Vec<_>>();
-    let [shown, _] = listwatch(place, &whole).await;
-    assert!(!shown.is_empty(), "{args:?}: {stderr}");
+    let [shown, errors] = listwatch(place, &whole).await;
+    assert!(!shown.is_empty(), "{whole:?}: {errors}");
     for form in ["--curl", "--curl=pod", "--curl=proxy"] {
         let with_form: Vec<String> = args.iter().cloned().chain([form.to_owned()]).collect();
         let [line, errors] = listwatch(place, &with_form).await;

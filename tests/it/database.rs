@@ -12,12 +12,12 @@ use std::time::{Duration, SystemTime};
 use base64::{Engine, prelude::BASE64_STANDARD};
 use listwatch::{
     client::{Part, Patch},
-    operators::BuiltIn,
     resource::{Key, Meta, kinds::Secret},
     watch::Lists,
 };
 use listwatch_apiserver::Fault;
 use listwatch_control_plane::{eventually, saw};
+use listwatch_operators::BuiltIn;
 use serde_json::{Value, json};
 
 use crate::{

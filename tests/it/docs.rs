@@ -7,7 +7,7 @@ use regex::Regex;
 use crate::manifests;
 
 fn read(file: &str) -> String {
-    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap()
+    fs::read_to_string(Path::new(crate::ROOT).join(file)).unwrap()
 }
 
 #[test]
@@ -51,7 +51,7 @@ fn pages_show_lines_of_the_source() {
 fn your_operator_md_names_each_kind_that_has_a_type() {
     let page = read("docs/your-operator.md");
     let list = page.split("`resource::kinds` has the types of").nth(1).unwrap().split(". A").next().unwrap();
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/resource/kinds");
+    let dir = Path::new(crate::ROOT).join("src/resource/kinds");
     let files = fs::read_dir(dir).unwrap().map(|file| fs::read_to_string(file.unwrap().path()).unwrap());
     let kind = Regex::new(r#"crate::kind!\((\w+), ""#).unwrap();
     let source = files.collect::<String>() + &read("src/resource/kinds.rs");
@@ -109,10 +109,10 @@ const NO_REASONS: &[&str] = &[
 fn conditions_md_has_exactly_the_reasons_of_the_source() {
     let mut used = BTreeSet::new();
     let children = ["outcome", "pods", "refusal", "report", "reporter", "rollout_conditions", "statuses"]
-        .map(|file| format!("children/{file}.rs"));
-    let own = ["operators/mywebserver.rs", "resource/conditions.rs"].map(str::to_owned);
+        .map(|file| format!("src/children/{file}.rs"));
+    let own = ["operators/src/mywebserver.rs", "src/resource/conditions.rs"].map(str::to_owned);
     for file in children.into_iter().chain(own) {
-        let source = read(&format!("src/{file}"));
+        let source = read(&file);
         let source = source.split("\n#[cfg(test)]\nmod tests {").next().unwrap();
         let code = source.lines().map(str::trim).filter(|line| !line.starts_with("//"));
         for line in code {
@@ -170,7 +170,7 @@ fn the_limit_of_lists_leaves_room_below_the_memory_limit() {
 /// `[`name`](path)` on a page names a test or another function in that file.
 #[test]
 fn every_function_that_a_page_names_exists() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = Path::new(crate::ROOT);
     let mut found = 0;
     for page in [
         "docs/mywebserver.md",
@@ -205,7 +205,7 @@ fn every_function_that_a_page_names_exists() {
 /// An interactive zsh, the shell of macOS, takes a comment behind a command for arguments.
 #[test]
 fn no_command_that_a_page_shows_has_a_comment_behind_it() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = Path::new(crate::ROOT);
     let pages = fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
     let others = ["README.md", "apiserver/README.md", "examples/README.md"].map(|page| root.join(page));
     let comment = Regex::new(r"(?m)^(\$ )?[a-z].* # .*$").unwrap();

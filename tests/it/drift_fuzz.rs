@@ -29,8 +29,9 @@ use std::{
 
 use fastrand::Rng;
 use http::Method;
-use listwatch::{client::Error, operators::BuiltIn, watch::Lists};
+use listwatch::{client::Error, watch::Lists};
 use listwatch_control_plane::PATIENCE;
+use listwatch_operators::BuiltIn;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 

@@ -16,7 +16,7 @@ The pages of the operators, in [README](../README.md), say more about each.
 /// `UPDATE_EXPECT=1` writes the page.
 #[test]
 fn fields_md_has_exactly_the_fields_of_the_crds() {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/fields.md");
+    let file = Path::new(crate::ROOT).join("docs/fields.md");
     let page = HEAD.to_owned() + &manifests::operators().iter().map(|name| section(name)).collect::<String>();
     if env::var_os("UPDATE_EXPECT").is_some() {
         return fs::write(file, page).unwrap();

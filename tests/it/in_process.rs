@@ -2,12 +2,9 @@
 
 use std::future::pending;
 
-use listwatch::{
-    controller::WORKERS,
-    operators::{BuiltIn, Flags, copyrator::Settings},
-    runtime::Runtime,
-};
+use listwatch::{controller::WORKERS, runtime::Runtime};
 use listwatch_control_plane::eventually;
+use listwatch_operators::{BuiltIn, Flags, copyrator::Settings};
 use serde_json::{Value, json};
 use tokio::task::{JoinHandle, spawn_local};
 

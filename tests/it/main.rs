@@ -8,6 +8,8 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap names its line")]
 #![allow(unreachable_pub, reason = "no crate uses a test binary")]
 
+/// The root of the repository. These tests are in the package `cli`, because cargo tells only the tests of a package where its program is.
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 /// A path at which nothing is, in the directory of these tests: any other path may exist on somebody's machine.
 const ABSENT: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/absent");
 
@@ -79,7 +81,6 @@ mod course;
 mod docs;
 mod fields;
 mod fixtures;
-mod layers;
 mod log;
 mod manifests;
 mod new;

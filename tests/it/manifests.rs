@@ -13,12 +13,12 @@ use clap::ValueEnum;
 use http::Method;
 use listwatch::{
     client::{Error, Request},
-    operators::{
-        BuiltIn, copyrator::CopyratorRule, database::Database, memcached::Memcached, mywebserver::MyWebserver,
-    },
     resource::kinds::{ConfigMap, Secret},
 };
 use listwatch_control_plane::{ControlPlane, eventually};
+use listwatch_operators::{
+    BuiltIn, copyrator::CopyratorRule, database::Database, memcached::Memcached, mywebserver::MyWebserver,
+};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
@@ -35,7 +35,7 @@ pub const CRD_PATH: &str =
 
 /// All documents of a file under `manifests/`.
 pub fn read(file: &str) -> Vec<Value> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests").join(file);
+    let path = Path::new(crate::ROOT).join("manifests").join(file);
     let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     yaml_serde::Deserializer::from_str(&text).map(|document| Value::deserialize(document).unwrap()).collect()
 }
@@ -67,7 +67,7 @@ pub fn lease_role() -> Value {
 
 /// The operators in `manifests/`: the directories with a CRD.
 pub fn operators() -> Vec<String> {
-    let entries = fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests")).unwrap();
+    let entries = fs::read_dir(Path::new(crate::ROOT).join("manifests")).unwrap();
     let paths = entries.map(|entry| entry.unwrap().path()).filter(|path| path.join("crd").is_dir());
     let mut names: Vec<_> =
         paths.map(|path| path.file_name().unwrap().to_str().unwrap().to_owned()).collect();
@@ -110,7 +110,7 @@ fn each_crd_equals_the_output_of_listwatch_crd() {
     for operator in operators {
         let printed = listwatch().args(["crd", &operator]).output().unwrap();
         assert!(printed.status.success());
-        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests").join(&operator).join("crd");
+        let dir = Path::new(crate::ROOT).join("manifests").join(&operator).join("crd");
         let kustomization = read(&format!("{operator}/crd/kustomization.yaml")).remove(0);
         let file = kustomization["resources"][0].as_str().unwrap();
         assert_eq!(
@@ -136,9 +136,7 @@ fn allowed_by(documents: &[String]) -> BTreeSet<String> {
 /// With the reasons, but for the comment at the start of a file.
 #[test]
 fn the_roles_equal_the_output_of_listwatch_rbac() {
-    let file = |name: &str| {
-        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests").join(name)).unwrap()
-    };
+    let file = |name: &str| fs::read_to_string(Path::new(crate::ROOT).join("manifests").join(name)).unwrap();
     for operator in operators() {
         let role = file(&format!("{operator}/operator/role.yaml"));
         let role = &role[role.find("apiVersion:").unwrap()..];
@@ -207,7 +205,7 @@ fn the_chart_has_every_operator_and_the_version_of_the_crate() {
 fn print(program: &OsStr, args: &[&str]) -> String {
     let output = Command::new(program)
         .args(args)
-        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/manifests"))
+        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../manifests"))
         .output()
         .unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -237,7 +235,7 @@ fn each_install_yaml_equals_its_kustomization() {
         let command = format!("kubectl kustomize manifests/{operator}");
         let printed = format!("# Made by: {command}\n{}", print(&kubectl, &["kustomize", &operator]));
         let file = format!("dist/{operator}/install.yaml");
-        let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(&file)).unwrap();
+        let text = fs::read_to_string(Path::new(crate::ROOT).join(&file)).unwrap();
         assert_eq!(text, printed, "stale: (echo '# Made by: {command}'; {command}) > {file}");
     }
 }
@@ -424,9 +422,8 @@ fn the_roles_of_users_have_the_resources_of_the_crd() {
 /// A row for each value, with its comment.
 #[test]
 fn the_readme_of_the_chart_lists_the_values() {
-    let file = |name: &str| {
-        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests/chart").join(name)).unwrap()
-    };
+    let file =
+        |name: &str| fs::read_to_string(Path::new(crate::ROOT).join("manifests/chart").join(name)).unwrap();
     let (mut rows, mut comment, mut parent) = (Vec::new(), String::new(), String::new());
     for line in file("values.yaml").lines().filter(|line| !line.is_empty()) {
         if let Some(text) = line.trim().strip_prefix("# ") {
@@ -632,7 +629,7 @@ fn each_value_of_the_chart_changes_what_it_names() {
     ] {
         let output = Command::new(&helm)
             .args(["template", "any", "manifests/chart", "--set", values])
-            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .current_dir(crate::ROOT)
             .output()
             .unwrap();
         let error = String::from_utf8_lossy(&output.stderr);
@@ -701,9 +698,7 @@ async fn each_crd_and_each_sample_is_accepted_without_a_warning_and_readable() {
 
             let mut kinds = BTreeSet::new();
             let dir = format!("{name}/samples");
-            for entry in
-                fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests").join(&dir)).unwrap()
-            {
+            for entry in fs::read_dir(Path::new(crate::ROOT).join("manifests").join(&dir)).unwrap() {
                 let file = format!("{dir}/{}", entry.unwrap().file_name().to_str().unwrap());
                 for mut object in read(&file) {
                     object["metadata"].as_object_mut().unwrap().remove("namespace");

@@ -1,8 +1,9 @@
 //! Tests the operator of Memcached, on both servers and with the permissions of its ClusterRole. No Deployment controller runs, so
 //! each write of the operator is known.
 
-use listwatch::{operators::BuiltIn, watch::Lists};
+use listwatch::watch::Lists;
 use listwatch_control_plane::{eventually, saw};
+use listwatch_operators::BuiltIn;
 use serde_json::{Value, json};
 
 use crate::{

@@ -3,10 +3,13 @@
 //! Each operator runs as a process, with a namespace full of large objects that have the labels of its children. All other objects are
 //! served, and the process never takes as much memory as a fraction of these objects.
 
+mod kept;
+
 use std::{fs, ops::Range};
 
-use listwatch::{operators::BuiltIn, watch::Lists};
+use listwatch::watch::Lists;
 use listwatch_control_plane::{eventually, saw};
+use listwatch_operators::BuiltIn;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 

@@ -3,13 +3,13 @@
 
 use listwatch::{
     client::{Client, Request},
-    operators::{database, memcached, mywebserver},
     resource::{
         Resource,
         diff::{self, Merge},
         kinds::*,
     },
 };
+use listwatch_operators::{database, memcached, mywebserver};
 use serde::Serialize;
 use serde_json::{Value, json};
 

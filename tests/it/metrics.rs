@@ -92,7 +92,7 @@ fn exported(text: &str) -> BTreeMap<String, (String, BTreeSet<String>)> {
 }
 
 fn documented() -> BTreeMap<String, (String, BTreeSet<String>)> {
-    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/metrics.md")).unwrap();
+    let page = fs::read_to_string(Path::new(crate::ROOT).join("docs/metrics.md")).unwrap();
     let is_metric = |line: &&str| {
         ["counter", "gauge", "histogram"].iter().any(|kind| line.contains(&format!("` | {kind} |")))
     };

@@ -26,13 +26,16 @@ pub struct Operator {
 }
 
 /// A command whose process the kernel kills when the thread that started it ends. If a test is killed, it drops nothing, and its processes
-/// would stay. Only Linux has that.
+/// would stay. Only Linux has that. It runs in the root of the repository.
 pub fn ends_with_test(program: impl AsRef<OsStr>) -> Command {
-    if !cfg!(target_os = "linux") {
-        return Command::new(program);
-    }
-    let mut command = Command::new("setpriv");
-    command.args(["--pdeathsig", "KILL"]).arg(program);
+    let mut command = if cfg!(target_os = "linux") {
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL"]).arg(program);
+        command
+    } else {
+        Command::new(program)
+    };
+    command.current_dir(crate::ROOT);
     command
 }
 

@@ -105,11 +105,11 @@ async fn a_plan_shows_what_the_operator_would_write_and_writes_nothing() {
         ];
         assert_eq!((changes(&text), code), (expected.to_vec(), Some(1)));
 
-        // The log said `drift corrected`, as if it was written.
+        // The log named the change as if it was written.
         let args = ["mywebserver", "--log-level", "info", "--log-format", "text"];
         let (_, log, _) = plan(fixture.dir.path(), fixture, &args).await;
-        let corrected = log.lines().find(|line| line.contains("drift corrected")).expect(&log);
-        assert!(corrected.contains(" planned: "), "{corrected}");
+        let updated = log.lines().find(|line| line.contains("child updated")).expect(&log);
+        assert!(updated.contains(" planned: "), "{updated}");
     })
     .await;
 }

@@ -1,7 +1,7 @@
 //! Tests the fields of a spec that the Pods of an operator get. Each field of a child belongs to other writers until the spec has it, so an
 //! upgrade from a version without these fields changes no Pod.
 
-use listwatch::operators::BuiltIn;
+use listwatch_operators::BuiltIn;
 use serde_json::{Map, Value, json};
 
 use crate::{

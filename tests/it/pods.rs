@@ -5,13 +5,13 @@ use std::{future, iter, sync::Arc, time::Duration};
 use listwatch::{
     client::Client,
     cluster::Cluster,
-    operators::mywebserver,
     resource::{Scope, kinds::Service},
     runtime::Setup,
     watch::Lists,
 };
 use listwatch_apiserver::Fault;
 use listwatch_control_plane::eventually;
+use listwatch_operators::mywebserver;
 use serde_json::{Value, json};
 use tokio::{
     task::JoinSet,

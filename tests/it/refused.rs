@@ -4,9 +4,10 @@
 use std::cell::Cell;
 
 use http::Method;
-use listwatch::{client::Error, operators::BuiltIn};
+use listwatch::client::Error;
 use listwatch_apiserver::{Fault, Planned};
 use listwatch_control_plane::{eventually, mutating_policies};
+use listwatch_operators::BuiltIn;
 use serde_json::{Value, json};
 
 use crate::{

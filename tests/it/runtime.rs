@@ -5,7 +5,6 @@ use std::{collections::BTreeSet, marker::PhantomData};
 use listwatch::{
     cluster::{EventType, Events},
     controller::{Controller, Next, Operator, Reconcile, ReconcileError},
-    operators::mywebserver::MyWebserver,
     resource::{
         Resource,
         kinds::{Deployment, Service},
@@ -13,6 +12,7 @@ use listwatch::{
     runtime::Runtime,
 };
 use listwatch_control_plane::eventually;
+use listwatch_operators::mywebserver::MyWebserver;
 use serde_json::json;
 use tokio::sync::{oneshot, watch};
 

@@ -14,6 +14,7 @@ const SAMPLE: &str = "manifests/memcached/samples";
 
 fn scorecard(args: &[&str], command: &[&str]) -> Command {
     let mut scorecard = Command::new(env!("CARGO_BIN_EXE_listwatch"));
+    scorecard.current_dir(crate::ROOT);
     scorecard.args(["scorecard", "--crd", CRD, "--sample", SAMPLE]).args(args).arg("--").args(command);
     scorecard
 }

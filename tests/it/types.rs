@@ -23,7 +23,12 @@ const CERTIFICATE: &str = include_str!("types/certificate.yaml");
 const ODDITY: &str = include_str!("types/oddity.yaml");
 
 fn types(args: &[&str]) -> Output {
-    listwatch().current_dir("tests/it/types").arg("types").args(args).output().unwrap()
+    listwatch()
+        .current_dir(format!("{}/tests/it/types", crate::ROOT))
+        .arg("types")
+        .args(args)
+        .output()
+        .unwrap()
 }
 
 fn printed(args: &[&str]) -> String {
@@ -39,7 +44,7 @@ fn the_modules_here_are_what_it_prints() {
         ("oddity", &["odd", "-f", "oddity.yaml"]),
         ("endpoint_slice", &["endpointslices", "--demo"]),
     ] {
-        let path = format!("tests/it/types/{module}.rs");
+        let path = format!("{}/tests/it/types/{module}.rs", crate::ROOT);
         let is_same = fs::read_to_string(&path).unwrap_or_default() == printed(args);
         assert!(is_same, "in tests/it/types: listwatch types {} > {module}.rs", args.join(" "));
     }

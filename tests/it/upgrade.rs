@@ -1,8 +1,8 @@
 //! Tests an upgrade of an operator: with children as the previous version wrote them, it deletes nothing. The previous version
 //! selected Pods by `name` and `instance` alone, which each Helm chart also sets. And tests CRDs of another version than the operator.
 
-use listwatch::operators::BuiltIn;
 use listwatch_control_plane::eventually;
+use listwatch_operators::BuiltIn;
 use serde_json::{Value, json};
 
 use crate::{

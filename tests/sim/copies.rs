@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use listwatch::operators::copyrator::copy::LABEL;
+use listwatch_operators::copyrator::copy::LABEL;
 use serde_json::{Value, json};
 
 use crate::{

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use listwatch::{cluster::Cluster, operators::database::Database, resource::kinds::StatefulSet};
+use listwatch::{cluster::Cluster, resource::kinds::StatefulSet};
+use listwatch_operators::database::Database;
 use serde_json::{Value, json};
 
 use crate::{

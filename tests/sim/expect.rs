@@ -4,18 +4,18 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use listwatch::{
     cluster::{Cluster, Watch},
-    operators::{
-        copyrator::{
-            CopyratorRule,
-            copy::{ALL_COPIES, Copied},
-        },
-        memcached::Memcached,
-        mywebserver::MyWebserver,
-    },
     resource::{
         Key, Resource, Scope,
         kinds::{ConfigMap, Deployment, Service},
     },
+};
+use listwatch_operators::{
+    copyrator::{
+        CopyratorRule,
+        copy::{ALL_COPIES, Copied},
+    },
+    memcached::Memcached,
+    mywebserver::MyWebserver,
 };
 use serde_json::{Value, json};
 

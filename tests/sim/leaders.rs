@@ -19,11 +19,11 @@ use http_body_util::{BodyExt, Full};
 use listwatch::{
     client::{Client, Config, InProcess, InProcessAnswer},
     leader::LeaderElection,
-    operators::mywebserver,
     runtime::Runtime,
     shard::Shard,
 };
 use listwatch_apiserver::{Fault, Options};
+use listwatch_operators::mywebserver;
 use serde_json::{Value, json};
 use tokio::{
     sync::{Notify, mpsc, watch},

@@ -12,11 +12,11 @@ use http::Method;
 use listwatch::{
     client::{Client, Config},
     cluster::{Cluster, Events},
-    operators::{BuiltIn, copyrator, database, memcached, mywebserver},
     runtime::Setup,
     watch::Lists,
 };
 use listwatch_apiserver::{ApiServer, Fault, Options};
+use listwatch_operators::{BuiltIn, copyrator, database, memcached, mywebserver};
 use serde_json::{Value, json};
 use tokio::{
     runtime::Runtime,

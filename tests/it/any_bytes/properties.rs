@@ -6,10 +6,10 @@ use std::{fs, io::Write};
 use allocation_counter::measure;
 use listwatch::{
     client::{Config, Env, Options},
-    operators::mywebserver::MyWebserver,
     resource::{Resource, kinds::Deployment, list::Found},
     watch::decode::{Lines, WatchEvent},
 };
+use listwatch_operators::mywebserver::MyWebserver;
 
 /// Most memory for each byte of input. An empty container, `{}` and a comma, becomes a struct of some hundred bytes, in
 /// a list that doubles as it grows.

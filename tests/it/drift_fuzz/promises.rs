@@ -6,18 +6,16 @@ use std::{
     sync::Arc,
 };
 
-use listwatch::{
-    operators::{
-        BuiltIn,
-        copyrator::{
-            CopyratorRule,
-            copy::{Copyable, Original},
-        },
-        database::{self, Database, DatabaseFlags},
-        memcached::{self, Memcached, MemcachedFlags},
-        mywebserver::{self, MyWebserver},
+use listwatch::resource::kinds::{ConfigMap, Secret};
+use listwatch_operators::{
+    BuiltIn,
+    copyrator::{
+        CopyratorRule,
+        copy::{Copyable, Original},
     },
-    resource::kinds::{ConfigMap, Secret},
+    database::{self, Database, DatabaseFlags},
+    memcached::{self, Memcached, MemcachedFlags},
+    mywebserver::{self, MyWebserver},
 };
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -145,13 +143,16 @@ impl Child {
         let (wanted, live) = (&self.wanted["metadata"], &live["metadata"]);
         let has_all =
             |field: &str, keys: &[&str]| keys.iter().all(|key| live[field][key] == wanted[field][key]);
+        let mut owners = live["ownerReferences"].as_array().into_iter().flatten();
+        let controller = owners.find(|by| by["controller"] == true);
         match self.identity() {
             Identity::Controller => {
-                let mut owners = live["ownerReferences"].as_array().into_iter().flatten();
-                owners.any(|by| by["controller"] == true && by["uid"] == owner["metadata"]["uid"])
+                controller.is_some_and(|controller| controller["uid"] == owner["metadata"]["uid"])
             }
+            // An object with a controller is the controller's.
             Identity::Marks => {
-                has_all("annotations", &["flant.com/rule", "flant.com/rule-uid", "flant.com/place"])
+                controller.is_none()
+                    && has_all("annotations", &["flant.com/rule", "flant.com/rule-uid", "flant.com/place"])
             }
             Identity::Labels => {
                 has_all("labels", &["app.kubernetes.io/instance", "app.kubernetes.io/managed-by"])

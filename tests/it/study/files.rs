@@ -3,10 +3,10 @@
 use super::*;
 
 /// The directory of recordings, and of what `replay` makes of them.
-const REPLAYS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/data/replay");
+const REPLAYS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/it/data/replay");
 
 /// The directory of what `get` and `watch` write.
-const OUTPUTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/data/outputs");
+const OUTPUTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/it/data/outputs");
 
 /// Compares an output with a file. `UPDATE_EXPECT=1` writes the file.
 async fn is_as_in_file(output: &str, file: &str) {

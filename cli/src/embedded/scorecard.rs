@@ -1,0 +1,305 @@
+//! `listwatch scorecard`: finds the bugs of an operator in any language, without a cluster.
+
+use std::{
+    cell::Cell,
+    convert::Infallible,
+    fs,
+    io::{self, IsTerminal, Write},
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use clap::{Args, ValueEnum, builder::RangedU64ValueParser};
+use listwatch_apiserver::scorecard::{
+    self, CannotJudge, CheckResult, Extent, Outcome, SampleCondition, Scorecard,
+};
+use serde_json::Value;
+use tracing::Level;
+
+use super::{
+    apiserver::say,
+    manifests::{self, Depth},
+};
+use crate::{
+    connection::parse_time,
+    failure::{Failure, until_signal},
+    log::Log,
+};
+
+/// Find the bugs of an operator in any language, without a cluster
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Runs COMMAND against API servers in this process, with KUBECONFIG set; {kubeconfig} in its arguments becomes the path. \
+    First come the checks of files alone. Then COMMAND runs twice without a fault. In each further check, it must get to the same state in spite of a fault. docs/scorecard.md describes the checks.\n\n\
+    Exit code: 0 if nothing failed, 1 if a check failed, 2 if there is no judgement: a flag or a file is invalid, or COMMAND cannot be run.\n\n\
+    Example:\n  listwatch scorecard --crd config/crd --sample config/samples/memcached.yaml -- ./memcached-operator"
+)]
+pub(in super::super) struct ScorecardArgs {
+    #[command(flatten)]
+    scorecard: ScorecardFlags,
+    #[command(flatten)]
+    log: Log,
+}
+
+#[derive(Debug, Args)]
+struct ScorecardFlags {
+    /// File or directory with the CRDs, and other objects that the operator needs at its start; may be repeated
+    #[arg(long, value_name = "PATH", required = true)]
+    crd: Vec<PathBuf>,
+    /// File or directory with the custom resources to create, and the objects that they need; may be repeated
+    #[arg(long, value_name = "FILE", required = true)]
+    sample: Vec<PathBuf>,
+    /// File or directory with the Roles that the operator is shipped with, and their bindings; may be repeated
+    #[arg(long, value_name = "PATH")]
+    rbac: Vec<PathBuf>,
+    /// Directory with a bundle for the Operator Lifecycle Manager
+    #[arg(long, value_name = "DIR")]
+    bundle: Option<PathBuf>,
+    /// Kind of objects that may stay when the custom resource is deleted, such as PersistentVolumeClaim; may be repeated
+    #[arg(long, value_name = "KIND")]
+    keep: Vec<String>,
+    /// Kind, or field of a kind, that is not compared, such as ConfigMap:.data.time; may be repeated
+    #[arg(long, value_name = "KIND[:PATH]")]
+    ignore: Vec<String>,
+    /// Check to run, or one fault of it, as a replay names it; may be repeated. An unknown name lists those that exist
+    #[arg(long, value_name = "CHECK[:FAULT]")]
+    only: Vec<String>,
+    /// Run only the checks of files, and the six of the operator that find most
+    #[arg(long, conflicts_with_all = ["all", "only"])]
+    quick: bool,
+    /// Run all checks, with all their faults: a crash after each of the writes, a restored backup, silent watches
+    #[arg(long, conflicts_with = "only")]
+    all: bool,
+    /// How many checks run at a time; only one if the operator cannot run twice, as with a fixed port
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = RangedU64ValueParser::<usize>::new().range(1..=64))]
+    jobs: usize,
+    /// Chooses the crashes if there are too many for all
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// How long nothing may be written until the operator counts as settled; give more if it pauses for longer between its writes
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_time)]
+    settle: Duration,
+    /// What each sample must also have until the operator counts as settled, as for kubectl wait: jsonpath={.status.phase}=Ready, or without
+    /// a value, jsonpath={.status.url}, a field that must exist
+    #[arg(long, value_name = "CONDITION")]
+    settled: Option<SampleCondition>,
+    /// How long the operator may take to start, to settle, and to repair a difference
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_time)]
+    patience: Duration,
+    /// Directory for what happened in each check that failed: requests.jsonl, writes.jsonl, operator.log
+    #[arg(long, value_name = "DIR")]
+    output_dir: Option<PathBuf>,
+    /// Output: one line for each check as it ends, or one document at the end
+    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
+    output: ReportOutput,
+    /// The operator, and its arguments. Without it, only the files are checked
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum ReportOutput {
+    Text,
+    Json,
+    /// XML for CI systems
+    Junit,
+    /// For a pull request
+    Markdown,
+}
+
+pub(super) fn main(args: ScorecardArgs) -> Result<(), Failure> {
+    let ScorecardArgs { scorecard: args, log } = args;
+    log.start(Level::WARN);
+    let objects = |flag: &str, paths: &[PathBuf]| -> Result<Vec<Value>, Failure> {
+        Ok(manifests::read(flag, paths, Depth::One)?.into_iter().map(Value::from).collect())
+    };
+    let (crds, samples) = (objects("--crd", &args.crd)?, objects("--sample", &args.sample)?);
+    let mut settings = Scorecard::new(crds, samples, args.command.clone());
+    settings.rbac = objects("--rbac", &args.rbac)?;
+    if let Some(dir) = &args.bundle {
+        let manifests = dir.join("manifests");
+        settings.bundle = objects("--bundle", &[if manifests.is_dir() { manifests } else { dir.clone() }])?;
+    }
+    settings.keep.clone_from(&args.keep);
+    settings.ignore.clone_from(&args.ignore);
+    settings.only.clone_from(&args.only);
+    (settings.seed, settings.jobs) = (args.seed, args.jobs);
+    (settings.settle, settings.patience, settings.start) = (args.settle, args.patience, args.patience);
+    settings.settled.clone_from(&args.settled);
+    settings.extent = match (args.quick, args.all) {
+        (true, _) => Extent::Quick,
+        (_, true) => Extent::Faults,
+        (false, false) => Extent::Checks,
+    };
+    if let Some(dir) = &args.output_dir {
+        let wrong = |error| Failure::Usage(format!("--output-dir {}: {error}", dir.display()));
+        fs::create_dir_all(dir).map_err(wrong)?;
+        remove_records(dir);
+    }
+    until_signal(async |stop| {
+        tokio::select! {
+            // Dropping it kills the operator and removes its files.
+            done = run(&args, &settings) => done,
+            () = stop.requested() => Err(Failure::Usage("interrupted: the operator is killed".to_owned())),
+        }
+    })
+}
+
+async fn run(args: &ScorecardFlags, settings: &Scorecard) -> Result<(), Failure> {
+    let (progress, mut written) = (ProgressLine::new(settings), Ok(()));
+    let checks = scorecard::run(settings, |check| {
+        progress.clear();
+        progress.done.set(progress.done.get() + 1);
+        if written.is_ok() {
+            written = record(args, check);
+        }
+        if args.output == ReportOutput::Text && written.is_ok() {
+            written = print(args, check);
+        }
+    });
+    let report = tokio::select! {
+        report = checks => report.map_err(|CannotJudge(why)| Failure::Usage(why)),
+        never = progress.show() => match never {},
+    };
+    progress.clear();
+    let report = report?;
+    match args.output {
+        ReportOutput::Text => {}
+        ReportOutput::Json => {
+            let mut json = report.json(&args.command);
+            let values = json["checks"].as_array_mut().into_iter().flatten();
+            for (check, value) in report.checks.iter().zip(values) {
+                value["replay"] = replay(args, check).into();
+            }
+            say!("{json:#}");
+        }
+        ReportOutput::Junit => write!(io::stdout(), "{}", report.junit(|check| replay(args, check)))?,
+        ReportOutput::Markdown => write!(io::stdout(), "{}", report.markdown(|check| replay(args, check)))?,
+    }
+    written?;
+    let failed = report.failed().count();
+    match failed {
+        0 => Ok(()),
+        _ => Err(Failure::Runtime(format!("{failed} of {} checks failed", report.checks.len()))),
+    }
+}
+
+/// A line on a terminal about the check that runs.
+struct ProgressLine {
+    names: Vec<&'static str>,
+    done: Cell<usize>,
+}
+
+impl ProgressLine {
+    fn new(settings: &Scorecard) -> ProgressLine {
+        ProgressLine { names: scorecard::selected(settings), done: Cell::new(0) }
+    }
+
+    /// Runs until dropped.
+    async fn show(&self) -> Infallible {
+        let started = Instant::now();
+        loop {
+            if let Some(name) = self.names.get(self.done.get()).filter(|_| io::stderr().is_terminal()) {
+                let (number, count) = (self.done.get() + 1, self.names.len());
+                let line = format!("{number} of {count}: {name}, {} s", started.elapsed().as_secs());
+                let _ = write!(io::stderr(), "\r\x1b[K{line}");
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    }
+
+    fn clear(&self) {
+        if io::stderr().is_terminal() {
+            let _ = write!(io::stderr(), "\r\x1b[K");
+        }
+    }
+}
+
+/// The files of a check that failed.
+const RECORDS: [&str; 3] = ["requests.jsonl", "writes.jsonl", "operator.log"];
+
+/// Removes the files of an earlier run, and its directories if nothing else is in them.
+fn remove_records(dir: &Path) {
+    for check in scorecard::names() {
+        let dir = dir.join(check);
+        for file in RECORDS {
+            let _ = fs::remove_file(dir.join(file));
+        }
+        let _ = fs::remove_dir(dir);
+    }
+}
+
+/// Writes the files of a check that failed.
+fn record(args: &ScorecardFlags, check: &CheckResult) -> Result<(), Failure> {
+    let (Some(dir), Some(journal)) = (&args.output_dir, &check.journal) else { return Ok(()) };
+    if check.verdict.result != Outcome::Fail {
+        return Ok(());
+    }
+    let dir = dir.join(check.name);
+    let wrong = |error: io::Error| Failure::Usage(format!("--output-dir {}: {error}", dir.display()));
+    fs::create_dir_all(&dir).map_err(wrong)?;
+    let texts = [journal.requests_jsonl(), journal.writes_jsonl(), journal.log.clone()];
+    for (name, text) in RECORDS.into_iter().zip(texts) {
+        fs::write(dir.join(name), text).map_err(wrong)?;
+    }
+    Ok(())
+}
+
+/// The differences of a check that are shown. With an --output other than text, all are.
+const DIFFERENCES_MAX: usize = 5;
+
+fn print(args: &ScorecardFlags, check: &CheckResult) -> Result<(), Failure> {
+    say!("{check}");
+    // The first is in the reason.
+    for difference in check.verdict.evidence.iter().take(DIFFERENCES_MAX).skip(1) {
+        say!("        and {difference}");
+    }
+    if let Some(left) = check.verdict.evidence.len().checked_sub(DIFFERENCES_MAX).filter(|left| *left > 0) {
+        say!("        and {left} more");
+    }
+    if matches!(check.verdict.result, Outcome::Fail | Outcome::Warn) {
+        say!("        replay: {}", replay(args, check));
+    }
+    if let (Outcome::Fail, Some(dir), Some(_)) = (check.verdict.result, &args.output_dir, &check.journal) {
+        say!("        files: {}", dir.join(check.name).display());
+    }
+    Ok(())
+}
+
+/// The command that runs a check again, with the fault that failed.
+fn replay(args: &ScorecardFlags, check: &CheckResult) -> String {
+    let mut words = vec!["listwatch scorecard".to_owned()];
+    let paths = |paths: &[PathBuf]| paths.iter().map(|path| path.display().to_string()).collect();
+    let flags: [(&str, Vec<String>); 7] = [
+        ("--crd", paths(&args.crd)),
+        ("--sample", paths(&args.sample)),
+        ("--rbac", paths(&args.rbac)),
+        ("--bundle", paths(args.bundle.as_slice())),
+        ("--keep", args.keep.clone()),
+        ("--ignore", args.ignore.clone()),
+        ("--settled", args.settled.iter().map(ToString::to_string).collect()),
+    ];
+    for (flag, values) in flags {
+        words.extend(values.iter().map(|value| format!("{flag} {}", quoted(value))));
+    }
+    words.push(format!(
+        "--settle {}s --patience {}s",
+        args.settle.as_secs_f64(),
+        args.patience.as_secs_f64()
+    ));
+    words.extend(check.replay(args.seed).split(' ').map(quoted));
+    if !args.command.is_empty() {
+        words.push("--".to_owned());
+    }
+    words.extend(args.command.iter().map(|word| quoted(word)));
+    words.join(" ")
+}
+
+/// A word for a shell.
+fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=@%+,{}".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}

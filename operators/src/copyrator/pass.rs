@@ -1,0 +1,729 @@
+//! One pass over the copies of a rule: a bounded number of steps, some of them at the same time.
+//!
+//! ```text
+//!   plan ─► Create ─► POST, or GET first                        409: Check
+//!           Check  ─► GET ─► decide ─► PATCH, or DELETE and POST
+//!           Delete ─► DELETE
+//! ```
+//!
+//! A step that fails stops no other one. It is tried again after a pause, longer each time.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use listwatch::{
+    backoff::Backoff,
+    children::{Refusal, UNSEEN_RECHECK},
+    client::Error,
+    cluster::{Cluster, Index, Watch},
+    controller::Next,
+    resource::{Key, ObjectMeta, Resource, Scope, Uid, kinds::Namespace},
+    store::{Change, Listening},
+    traces,
+};
+use smol_str::SmolStr;
+use tokio::{task::JoinSet, time::Instant};
+
+use super::{
+    copy::{ALL_COPIES, Copied, Copyable, Mark, Original, with_edits},
+    locked,
+    plan::{
+        CopyPlan, CopyStep, DISPUTED, Decision, Maker, NAME_CONFLICT, Sources, View, decide, disputed,
+        failure, is_active, plan, terminating,
+    },
+    types::{ConflictPolicy, CopyFailure, CopyratorRule, CopyratorSpec, Once, RuleType, SyncPolicy},
+};
+
+/// Most steps in one pass, unless [`PASSES`] ask for more. The rule is reconciled again at once for the rest, after other rules.
+const STEPS_MAX: usize = 1000;
+/// In about so many passes, all copies are there. Each pass plans all of them, so with a share that does not grow with their
+/// number, the CPU time for one copy would.
+const PASSES: usize = 10;
+/// How long a pass starts new steps: less than the time that a stopping controller waits.
+const PASS_LIMIT: Duration = Duration::from_secs(10);
+/// Steps at the same time. The API server answers most writes in a few milliseconds, and has other clients, too.
+const PARALLEL: usize = 8;
+/// Most bytes of the sources of such steps, unless it is one step: each has its source up to four times, as the copy and in requests.
+const PARALLEL_BYTES_MAX: usize = 1024 * 1024;
+/// Between attempts at one copy, as long as not too many have [lasting failures](CopyBackoff::is_lasting).
+const BACKOFF: Backoff = Backoff { first: Duration::from_secs(1), cap: Duration::from_secs(60) };
+/// From one attempt at a copy with a lasting failure to the next, on average: client-go's workqueues try again as often, ten times a
+/// second. So 600 such copies are tried once a minute, and 10,000 in 17 minutes.
+const LASTING_EACH: Duration = Duration::from_millis(100);
+/// The reasons of failures of the API server or of a webhook, which end without a change of a rule, a copy or a namespace.
+const PASSING: [&str; 3] = ["AdmissionUnavailable", "InternalError", "ReconcileFailed"];
+/// So many corrections of a copy, each soon after the one before, are a dispute with another client. A user who edits a copy by
+/// mistake does it once or twice.
+const DISPUTED_AFTER: u32 = 3;
+/// How long the number of attempts is remembered after the end of a pause.
+const PAUSE_REMEMBERED: Duration = Duration::from_secs(120);
+
+/// The copies of one kind.
+pub(super) struct Copies<K> {
+    cluster: Cluster,
+    pub(super) watch: Watch<Copied<K>>,
+    by_rule: Index<Copied<K>, Uid>,
+    pauses: Arc<Mutex<CopyBackoffs>>,
+    _listening: Listening,
+}
+
+/// By the uid of the rule and the place of the copy.
+type CopyBackoffs = HashMap<(Uid, Key), CopyBackoff>;
+
+/// After a failure, or a correction of somebody's change: so two writers of one copy slow down.
+struct CopyBackoff {
+    tries: u32,
+    /// The number of corrections among them.
+    corrections: u32,
+    until: Instant,
+    failure: Option<CopyFailure>,
+    /// The copy was deleted. If it is still wanted, not by us. It may also have lost its label.
+    is_lost: bool,
+    /// Another object than a copy of the rule had the name of the copy.
+    is_taken: bool,
+    /// The generation of the rule and the digest of the copy: after a change of either, there is no pause.
+    wanted: (i64, SmolStr),
+}
+
+/// The result of a pass.
+#[derive(Default)]
+pub(super) struct Pass {
+    pub(super) sources: usize,
+    /// Number of copies that there should be.
+    pub(super) wanted: usize,
+    /// Number of copies that are up to date.
+    pub(super) copies: usize,
+    pub(super) failures: Vec<CopyFailure>,
+    /// With `syncPolicy: Once`: the copies that users may delete.
+    pub(super) once: Option<Once>,
+    pub(super) created: Vec<Key>,
+    pub(super) updated: Vec<Key>,
+    /// Those that somebody else had changed or deleted.
+    pub(super) restored: Vec<Key>,
+    pub(super) deleted: Vec<Key>,
+    /// Number of steps that are left.
+    pub(super) left: usize,
+    /// Whether some of them will probably write.
+    pub(super) has_writes_left: bool,
+    /// When the first pause of a step ends.
+    pub(super) retry: Option<Instant>,
+    /// Why the pass ended early.
+    pub(super) error: Option<Error>,
+}
+
+impl Pass {
+    /// When to reconcile again.
+    pub(super) fn next(&self) -> Next {
+        match self.retry {
+            _ if self.left > 0 => Next::After(Duration::ZERO),
+            Some(end) => Next::After(end.saturating_duration_since(Instant::now())),
+            None => Next::OnChange,
+        }
+    }
+
+    /// Adds a pass over the copies of the other kind.
+    pub(super) fn append(&mut self, other: Pass) {
+        self.sources += other.sources;
+        self.wanted += other.wanted;
+        self.copies += other.copies;
+        self.failures.extend(other.failures);
+        self.once = self.once.take().or(other.once);
+        self.created.extend(other.created);
+        self.updated.extend(other.updated);
+        self.restored.extend(other.restored);
+        self.deleted.extend(other.deleted);
+        self.left += other.left;
+        self.has_writes_left |= other.has_writes_left;
+        self.retry = self.retry.into_iter().chain(other.retry).min();
+        self.error = self.error.take().or(other.error);
+    }
+}
+
+/// Finds the rule that copies an object.
+type CopiedBy = dyn Fn(RuleType, &ObjectMeta) -> Option<Key> + Send + Sync;
+
+/// The rule of a pass, shared by its steps.
+pub(super) struct Order {
+    pub(super) rule: Arc<CopyratorRule>,
+    pub(super) sync: SyncPolicy,
+    pub(super) policy: ConflictPolicy,
+    pub(super) maker: Box<dyn Fn(&Mark) -> Maker + Send + Sync>,
+    /// The rule that copies an object, if any.
+    pub(super) copied_by: Box<CopiedBy>,
+}
+
+/// The result of a step.
+enum Done {
+    Created,
+    Updated,
+    /// Changed by somebody else, and corrected.
+    Corrected,
+    Deleted,
+    Kept,
+    /// The rest comes after a pause.
+    Begun,
+    Conflict(CopyFailure),
+}
+
+impl<K: Copyable> Copies<K> {
+    /// `is_rule`: whether the rule that is named in a copy exists. Anybody may write the marks of a copy.
+    pub(super) fn new(
+        cluster: &Cluster,
+        is_rule: impl Fn(&Mark) -> bool + Clone + Send + Sync + 'static,
+    ) -> Copies<K> {
+        let watch = cluster.watch([Scope { labels: ALL_COPIES.to_owned(), ..Scope::default() }]);
+        let by_rule =
+            watch.index(|copied: &Copied<K>| copied.mark.as_ref().map(|mark| mark.rule_uid.clone()));
+        let pauses = Arc::<Mutex<CopyBackoffs>>::default();
+        let lost = Arc::clone(&pauses);
+        let listening = watch.listen(move |_, change| {
+            let Change::Deleted { last, .. } = change else { return };
+            let mark = last.readable().and_then(|copied| copied.mark.as_ref());
+            let Some(mark) = mark.filter(|mark| is_rule(mark)) else { return };
+            // Remembered, and not paused: the copy is restored at once, and pauses if it is deleted again soon.
+            let place = (mark.rule_uid.clone(), last.metadata().key());
+            let mut lost = locked(&lost);
+            let pause = lost.entry(place).or_insert_with(CopyBackoff::new);
+            pause.failure.take_if(|failure| failure.reason != DISPUTED);
+            pause.is_lost = true;
+        });
+        Copies { cluster: cluster.clone(), watch, by_rule, pauses, _listening: listening }
+    }
+
+    /// Makes the copies of a rule complete, or begins to.
+    pub(super) async fn keep(
+        &self,
+        order: &Arc<Order>,
+        spec: &CopyratorSpec,
+        sources: Sources<K>,
+        targets: &[SmolStr],
+        namespaces: &Watch<Namespace>,
+    ) -> Pass {
+        let uid = &order.rule.metadata.uid;
+        let namespace = |name: &str| namespaces.get(&Key::cluster(name));
+        let uid_of = |name: &SmolStr| namespace(name).map(|namespace| namespace.metadata.uid.clone());
+        let before = &order.rule.status.once;
+        let copied: HashSet<_> = before.sources.iter().map(String::as_str).collect();
+        let copied_to: HashSet<_> = before.namespaces.iter().collect();
+        let is_once = spec.sync_policy == SyncPolicy::Once && spec.rule_type == K::RULE_TYPE;
+        let was_created = |original: &Original<K>, namespace: &SmolStr| {
+            is_once
+                && copied.contains(&*original.version())
+                && uid_of(namespace).is_some_and(|uid| copied_to.contains(&uid))
+        };
+        let ours = self.by_rule.get(uid);
+        let steps_max = STEPS_MAX.max(ours.len().max(sources.readable.len() * targets.len()) / PASSES);
+        let is_complete = sources.left_out.is_empty();
+        let mut pass = Pass::default();
+        if !is_complete {
+            pass.retry = Some(Instant::now() + UNSEEN_RECHECK);
+        }
+        let mut unwanted = self.lost(uid);
+        let mut is_due = self.is_due(&order.rule, &mut pass, &mut unwanted);
+        let CopyPlan { steps, left, has_writes_left, versions, failures, sources, wanted, copies } = plan(
+            &order.rule,
+            spec,
+            View {
+                sources,
+                targets,
+                ours,
+                find: &|key| self.watch.get(key),
+                was_created: &was_created,
+                maker: &order.maker,
+                is_due: &mut is_due,
+                steps_max,
+                is_active: &|name| namespace(name).is_some_and(|namespace| is_active(&namespace)),
+            },
+        );
+        drop(is_due);
+        self.forget(uid, unwanted);
+        pass.failures.extend(failures);
+        pass = Pass { sources, wanted, copies, left, has_writes_left, ..pass };
+        self.run(order, steps, steps_max, &mut pass).await;
+        pass.once = is_once.then(|| {
+            if pass.left == 0 && pass.copies == pass.wanted && is_complete {
+                Once::new(versions, targets.iter().filter_map(uid_of).collect())
+            } else {
+                before.clone()
+            }
+        });
+        pass
+    }
+
+    /// Runs steps until the pass has its share of them, its time is over, or the API server does not accept requests.
+    async fn run(&self, order: &Arc<Order>, steps: Vec<CopyStep<K>>, steps_max: usize, pass: &mut Pass) {
+        let (start, mut running) = (Instant::now(), JoinSet::new());
+        let lasting = locked(&self.pauses).values().filter(|pause| pause.is_lasting()).count();
+        // The same for all steps, so that a later pass tries them together.
+        let try_lasting = start + LASTING_EACH * u32::try_from(lasting).unwrap_or(u32::MAX);
+        let (mut started, mut bytes) = (0, 0);
+        let mut steps = steps.into_iter().peekable();
+        loop {
+            let may_start = |pass: &Pass| pass.error.is_none() && start.elapsed() < PASS_LIMIT;
+            while running.len() < PARALLEL && started < steps_max && may_start(pass) {
+                let has_room =
+                    |step: &CopyStep<K>| running.is_empty() || bytes + step.bytes() <= PARALLEL_BYTES_MAX;
+                let Some(step) = steps.next_if(has_room) else { break };
+                started += 1;
+                let step_bytes = step.bytes();
+                bytes += step_bytes;
+                // A verified copy is counted already.
+                pass.copies -= usize::from(!step.writes());
+                let (cluster, watch) = (self.cluster.clone(), self.watch.clone());
+                let place = (order.rule.metadata.uid.clone(), step.key());
+                let may_exist =
+                    locked(&self.pauses).get(&place).is_some_and(|pause| pause.is_lost || pause.is_taken);
+                let work = Work { cluster, watch, order: Arc::clone(order), may_exist };
+                running.spawn(traces::part(async move {
+                    let (key, wanted) = (step.key(), step.digest());
+                    (key, wanted, step_bytes, work.run(step).await)
+                }));
+            }
+            let Some(ended) = running.join_next().await else { break };
+            match ended {
+                Ok((key, digest, step_bytes, result)) => {
+                    bytes -= step_bytes;
+                    self.ended(&order.rule, key, digest, result, try_lasting, pass);
+                }
+                // The panic of a step is a panic of the reconcile.
+                Err(error) => std::panic::resume_unwind(error.into_panic()),
+            }
+        }
+        for step in steps {
+            pass.left += 1;
+            pass.has_writes_left |= step.writes();
+        }
+    }
+
+    /// Adds the result of a step to the pass. A copy with a lasting failure is not tried before `try_lasting`.
+    fn ended(
+        &self,
+        rule: &CopyratorRule,
+        key: Key,
+        digest: SmolStr,
+        result: Result<Done, Error>,
+        try_lasting: Instant,
+        pass: &mut Pass,
+    ) {
+        let place = (rule.metadata.uid.clone(), key.clone());
+        let was_lost = || locked(&self.pauses).get(&place).is_some_and(|pause| pause.is_lost);
+        let is_taken = matches!(result, Ok(Done::Conflict(_)));
+        let is_restored = match &result {
+            Ok(Done::Corrected) => true,
+            Ok(Done::Created) => was_lost(),
+            Ok(Done::Updated | Done::Deleted | Done::Kept | Done::Begun | Done::Conflict(_)) | Err(_) => {
+                false
+            }
+        };
+        let is_changed = result.as_ref().is_err_and(Error::is_conflict);
+        let trouble = match result {
+            Ok(Done::Conflict(failure)) => Some(failure),
+            Ok(Done::Begun) => None,
+            Ok(_) if is_restored => {
+                pass.restored.push(key.clone());
+                None
+            }
+            Ok(done) => {
+                pass.copies += usize::from(!matches!(done, Done::Deleted));
+                let mut pauses = locked(&self.pauses);
+                match pauses.get_mut(&place) {
+                    // The dispute may go on.
+                    Some(pause) if matches!(done, Done::Kept) && pause.is_dispute() => pause.failure = None,
+                    Some(_) | None => drop(pauses.remove(&place)),
+                }
+                match done {
+                    Done::Created => pass.created.push(key),
+                    Done::Updated => pass.updated.push(key),
+                    Done::Deleted => pass.deleted.push(key),
+                    Done::Kept | Done::Corrected | Done::Begun | Done::Conflict(_) => {}
+                }
+                return;
+            }
+            // Nothing to report: the namespace is being deleted, or the copy has changed since it was read.
+            Err(error) if error.is_namespace_terminating() || error.is_not_found() || is_changed => None,
+            Err(error) => {
+                let Some(refusal) = Refusal::of(&error) else {
+                    pass.error = Some(error);
+                    return;
+                };
+                Some(failure(&key, refusal.reason(), refusal.message(&error)))
+            }
+        };
+        let mut pauses = locked(&self.pauses);
+        let pause = pauses.entry(place).or_insert_with(CopyBackoff::new);
+        pause.tries += 1;
+        pause.corrections += u32::from(is_restored || is_changed);
+        pause.until = Instant::now() + BACKOFF.pause(pause.tries, Duration::ZERO, &mut fastrand::Rng::new());
+        let is_disputed = (is_restored || is_changed) && pause.is_dispute();
+        pause.failure = trouble.or_else(|| is_disputed.then(|| disputed(&key)));
+        if pause.is_lasting() {
+            pause.until = pause.until.max(try_lasting);
+        }
+        (pause.is_lost, pause.is_taken) = (false, is_taken);
+        pause.wanted = (rule.metadata.generation, digest);
+        pass.failures.extend(pause.failure.clone());
+        pass.retry = pass.retry.into_iter().chain([pause.until]).min();
+        drop(pauses);
+        pass.copies += usize::from(is_restored && !is_disputed);
+        if is_disputed && let Some(copied) = self.watch.get(&key) {
+            // So it is read again at the end of the pause, and is not up to date until then.
+            copied.doubted();
+        }
+    }
+
+    /// The places of the deleted copies of a rule.
+    fn lost(&self, rule: &Uid) -> HashSet<Key> {
+        let now = Instant::now();
+        let mut pauses = locked(&self.pauses);
+        pauses.retain(|_, pause| now < pause.until + PAUSE_REMEMBERED);
+        let lost = pauses.iter().filter(|((uid, _), pause)| uid == rule && pause.is_lost);
+        lost.map(|((_, key), _)| key.clone()).collect()
+    }
+
+    /// Forgets deleted copies. If they are wanted again, they are new.
+    fn forget(&self, rule: &Uid, places: HashSet<Key>) {
+        let mut pauses = locked(&self.pauses);
+        for key in places {
+            pauses.remove(&(rule.clone(), key));
+        }
+    }
+
+    /// Whether the pause of a step is over. The failures of the other steps and the first end of their pauses are added to the
+    /// pass. The places of all copies to create are taken out of `unwanted`.
+    fn is_due<'a>(
+        &'a self,
+        rule: &'a CopyratorRule,
+        pass: &'a mut Pass,
+        unwanted: &'a mut HashSet<Key>,
+    ) -> impl FnMut(&CopyStep<K>) -> bool + 'a {
+        let now = Instant::now();
+        move |step| {
+            let pauses = locked(&self.pauses);
+            if pauses.is_empty() {
+                return true;
+            }
+            let key = step.key();
+            if let CopyStep::Create(..) = step {
+                unwanted.remove(&key);
+            }
+            let Some(pause) = pauses.get(&(rule.metadata.uid.clone(), key)) else { return true };
+            if now >= pause.until || pause.wanted != (rule.metadata.generation, step.digest()) {
+                return true;
+            }
+            pass.failures.extend(pause.failure.clone());
+            pass.retry = pass.retry.into_iter().chain([pause.until]).min();
+            false
+        }
+    }
+}
+
+impl CopyBackoff {
+    fn is_dispute(&self) -> bool {
+        self.corrections >= DISPUTED_AFTER
+    }
+
+    /// Whether the last attempt failed for a reason that probably lasts until a user acts.
+    fn is_lasting(&self) -> bool {
+        self.failure.as_ref().is_some_and(|failure| !PASSING.contains(&&*failure.reason))
+    }
+
+    fn new() -> CopyBackoff {
+        let wanted = (0, SmolStr::default());
+        CopyBackoff {
+            tries: 0,
+            corrections: 0,
+            until: Instant::now(),
+            failure: None,
+            is_lost: false,
+            is_taken: false,
+            wanted,
+        }
+    }
+}
+
+/// The input of a step.
+struct Work<K> {
+    cluster: Cluster,
+    watch: Watch<Copied<K>>,
+    order: Arc<Order>,
+    /// An object that is in no watch may have the name of the copy.
+    may_exist: bool,
+}
+
+impl<K: Copyable> Work<K> {
+    async fn run(self, step: CopyStep<K>) -> Result<Done, Error> {
+        match &step {
+            // A create counts against a ResourceQuota even if it fails, so a GET comes first.
+            CopyStep::Create(original, namespace) if self.may_exist => {
+                match self.check(original, namespace).await {
+                    Err(error) if error.is_not_found() => self.create(original, namespace).await,
+                    checked => checked,
+                }
+            }
+            CopyStep::Create(original, namespace) => self.create(original, namespace).await,
+            CopyStep::Check(original, namespace) | CopyStep::Verify(original, namespace) => {
+                self.check(original, namespace).await
+            }
+            CopyStep::Delete(copied) => self.cluster.delete(&**copied).await.map(|()| Done::Deleted),
+        }
+    }
+
+    async fn create(&self, original: &Original<K>, namespace: &str) -> Result<Done, Error> {
+        match self.cluster.create(&Copied::to_create(original.copy_for(namespace))).await {
+            Ok(created) => {
+                self.verified(&created);
+                Ok(Done::Created)
+            }
+            Err(error) if error.is_already_exists() => self.check(original, namespace).await,
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Reads the object that has the name of the copy, and makes it the copy if it may be.
+    async fn check(&self, original: &Original<K>, namespace: &str) -> Result<Done, Error> {
+        let mut desired = original.copy_for(namespace);
+        let key = desired.key();
+        let found = self.cluster.get_live::<K>(&key).await?;
+        let live = &*found;
+        if live.metadata().is_terminating() {
+            return Ok(Done::Conflict(terminating(live.metadata())));
+        }
+        let mark = Mark::of(live.metadata());
+        let maker = mark.as_ref().map(|mark| (self.order.maker)(mark));
+        if matches!(maker, Some(Maker::Gone) | None)
+            && let Some(rule) = (self.order.copied_by)(K::RULE_TYPE, live.metadata())
+        {
+            // As a copy, the object would be no source any more, and that rule would delete all copies of it.
+            let message = format!(
+                "the CopyratorRule {rule} copies the object that has this name: rename one of the two, or exclude its namespace"
+            );
+            return Ok(Done::Conflict(failure(&key, NAME_CONFLICT, message)));
+        }
+        // The source has not changed since the copy was made, by this rule or another one.
+        let may_be_edited = self.order.sync == SyncPolicy::Once
+            && mark.as_ref().is_some_and(|mark| original.is_up_to_date(mark));
+        if may_be_edited {
+            desired = with_edits(&desired, live);
+        }
+        let seen = |copied: &Copied<K>| {
+            if !may_be_edited {
+                self.verified(copied);
+            }
+        };
+        let is_same_source = mark.as_ref().is_some_and(|mark| original.is_source_of(mark));
+        let is_edited = |mark: Arc<Mark>| original.is_up_to_date(&mark) || mark.is_incomplete();
+        let is_drift = maker == Some(Maker::Us) && mark.is_some_and(is_edited);
+        let decision = decide(live, &desired, maker, is_same_source, self.order.policy);
+        let live = Copied::of(live);
+        // It may be larger than its source.
+        drop(found);
+        match decision {
+            Decision::Keep => {
+                seen(&live);
+                Ok(Done::Kept)
+            }
+            Decision::Patch(operations) => {
+                let patched = self.cluster.patch(&live, operations).await?;
+                seen(&patched);
+                Ok(if is_drift { Done::Corrected } else { Done::Updated })
+            }
+            Decision::Take(operations) => self.cluster.patch(&live, operations).await.map(|_| Done::Begun),
+            Decision::Replace => {
+                self.cluster.delete(&live).await?;
+                let created = self.cluster.create(&Copied::to_create(desired)).await?;
+                self.verified(&created);
+                Ok(Done::Updated)
+            }
+            Decision::Conflict(reason, message) => Ok(Done::Conflict(failure(&key, reason, message))),
+        }
+    }
+
+    /// The content of this version is known. The watch may have put another object of this version into the Store.
+    fn verified(&self, seen: &Copied<K>) {
+        seen.verified();
+        let stored = self.watch.get(&seen.key());
+        if let Some(stored) =
+            stored.filter(|stored| stored.metadata().resource_version == seen.metadata().resource_version)
+        {
+            stored.verified();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use listwatch_apiserver::{ApiServer, Fault, Options};
+    use serde_json::{Value, json};
+    use smol_str::format_smolstr;
+
+    use super::*;
+    use listwatch::{
+        client::{Client, Config},
+        resource::kinds::ConfigMap,
+        watch::Lists,
+    };
+
+    /// An embedded server, and the copies on it.
+    struct Fixture {
+        server: ApiServer,
+        copies: Copies<ConfigMap>,
+    }
+
+    const COPY: &str = "default/settings";
+
+    impl Fixture {
+        async fn start() -> Fixture {
+            let server = ApiServer::start(Options { controllers: false, ..Options::default() }).await;
+            let server = server.expect("a server");
+            let config = Config::new(&server.url(), server.ca_pem().as_bytes(), server.token());
+            let client = Client::new(config.expect("a config")).expect("a client");
+            let copies = Copies::<ConfigMap>::new(&Cluster::new(client, Lists::Paged), |_| true);
+            let (sender, mut synced) = tokio::sync::mpsc::unbounded_channel();
+            let _listening = copies.watch.listen(move |_, change| {
+                if let Change::Synced = change {
+                    sender.send(()).expect("a receiver");
+                }
+            });
+            synced.recv().await.expect("a sender");
+            Fixture { server, copies }
+        }
+
+        /// A pass for one source, with these metadata of the rule.
+        async fn pass(&self, metadata: Value, targets: &[SmolStr]) -> Pass {
+            let mut rule = json!({
+                "metadata": {"name": "main-rule", "namespace": "sources", "uid": "u", "resourceVersion": "1"},
+                "ruleType": "configmap", "selector": {"copyrator": "true"}, "status": {"copies": 0, "failed": 1},
+            });
+            rule["metadata"]
+                .as_object_mut()
+                .expect("metadata")
+                .extend(metadata.as_object().expect("fields").clone());
+            let rule: CopyratorRule = serde_json::from_value(rule).expect("a rule");
+            let spec = rule.spec.clone().expect("the fields of a rule");
+            let policy = spec.conflict_policy;
+            let (maker, copied_by) = (Box::new(|_: &Mark| Maker::Us), Box::new(|_, _: &ObjectMeta| None));
+            let sync = spec.sync_policy;
+            let order = Arc::new(Order { rule: Arc::new(rule), sync, policy, maker, copied_by });
+            let metadata = json!({"name": "settings", "namespace": "sources", "resourceVersion": "1"});
+            let source: ConfigMap = serde_json::from_value(json!({"metadata": metadata})).expect("a source");
+            let namespaces = self.copies.cluster.watch::<Namespace>([Scope::default()]);
+            let sources = Sources { readable: vec![Arc::new(source)], ..Sources::default() };
+            self.copies.keep(&order, &spec, sources, targets, &namespaces).await
+        }
+
+        async fn delete(&self) {
+            let copy = self.copies.watch.get(&Key::namespaced("default", "settings")).expect("a copy");
+            self.copies.cluster.delete(&*copy).await.expect("an answer");
+        }
+    }
+
+    /// Each of 10,000 taken names was read once a minute, for ever.
+    #[tokio::test]
+    async fn the_more_names_are_taken_the_less_often_each_is_read() {
+        let world = Fixture::start().await;
+        let targets: Vec<_> = (0..100).map(|number| format_smolstr!("team-{number}")).collect();
+        for target in &targets {
+            let metadata = ObjectMeta { name: target.clone(), ..ObjectMeta::default() };
+            let namespace = Namespace { metadata, ..Namespace::default() };
+            world.copies.cluster.create(&namespace).await.expect("a namespace");
+            let (name, namespace) = ("settings".into(), Some(target.clone()));
+            let metadata = ObjectMeta { name, namespace, ..ObjectMeta::default() };
+            let theirs = ConfigMap { metadata, ..ConfigMap::default() };
+            world.copies.cluster.create(&theirs).await.expect("a ConfigMap");
+        }
+        let (begun, mut pass) = (Instant::now(), Pass::default());
+        for generation in 1..3 {
+            pass = world.pass(json!({"generation": generation}), &targets).await;
+            assert_eq!(pass.failures.len(), targets.len());
+        }
+        let retry = pass.retry.expect("a pause");
+        assert!(retry - begun >= LASTING_EACH * 100, "{:?}", retry - begun);
+        let reads = || {
+            let requests = world.server.requests();
+            let is_read = |path: &str| path.ends_with("/configmaps/settings");
+            requests.iter().filter(|request| request.method == "GET" && is_read(&request.path)).count()
+        };
+        let before = reads();
+        pass = world.pass(json!({"generation": 2}), &targets).await;
+        assert_eq!((pass.failures.len(), pass.retry, reads()), (100, Some(retry), before));
+        // The rule is changed, and nobody waits.
+        pass = world.pass(json!({"generation": 3}), &targets).await;
+        assert_eq!((pass.failures.len(), reads()), (100, before + 100));
+    }
+
+    fn names(keys: &[Key]) -> Vec<String> {
+        keys.iter().map(Key::to_string).collect()
+    }
+
+    /// The failure of a source that gave way to an older one counted as a copy that was there before. So the first copy counted
+    /// as restored, and the correction of an edit waited. The restored copy was reported as a new one.
+    #[tokio::test]
+    async fn a_new_copy_is_corrected_at_once_and_a_restored_one_after_a_pause() {
+        let world = Fixture::start().await;
+        let pass = async |targets: &[SmolStr]| world.pass(json!({}), targets).await;
+        let targets = ["default".into()];
+        let first = pass(&targets).await;
+        assert_eq!((names(&first.created), first.retry), (vec![COPY.to_owned()], None));
+        world.delete().await;
+        let second = pass(&targets).await;
+        assert_eq!((names(&second.created), names(&second.restored)), (vec![], vec![COPY.to_owned()]));
+        assert!(second.retry.is_some());
+        // A deleted copy that is not wanted any more is not restored later, but created.
+        world.delete().await;
+        pass(&[]).await;
+        let last = pass(&targets).await;
+        assert_eq!((names(&last.created), names(&last.restored)), (vec![COPY.to_owned()], vec![]));
+    }
+
+    /// Otherwise, a client that removes the annotation again and again would be answered each time at once.
+    #[tokio::test]
+    async fn the_correction_of_a_copy_that_lost_its_digest_is_a_restoration() {
+        let world = Fixture::start().await;
+        let targets = ["default".into()];
+        world.pass(json!({}), &targets).await;
+        let copy = world.copies.watch.get(&Key::namespaced("default", "settings")).expect("a copy");
+        let edit = json!({"op": "remove", "path": "/metadata/annotations/flant.com~1content"});
+        world.copies.cluster.patch(&*copy, vec![edit]).await.expect("a copy");
+        let corrected = world.pass(json!({}), &targets).await;
+        assert_eq!((names(&corrected.updated), names(&corrected.restored)), (vec![], vec![COPY.to_owned()]));
+        assert!(corrected.retry.is_some());
+    }
+
+    /// The deletion of a rule waited for the end of the pause of a copy that was no longer wanted, up to a minute.
+    #[tokio::test]
+    async fn after_a_failure_a_changed_or_deleted_rule_waits_for_nothing() {
+        let world = Fixture::start().await;
+        let targets = ["default".into()];
+        world.server.fault(Fault::Quota("full".to_owned()).on("POST", "/configmaps"));
+        let failed = world.pass(json!({"generation": 1}), &targets).await;
+        assert_eq!((failed.failures.len(), failed.retry.is_some()), (1, true));
+        let waiting = world.pass(json!({"generation": 1}), &targets).await;
+        assert_eq!((waiting.failures.len(), waiting.retry), (1, failed.retry));
+        let deleted = json!({"generation": 2, "deletionTimestamp": "2030-01-01T00:00:00Z"});
+        let deleting = world.pass(deleted, &[]).await;
+        assert_eq!((deleting.left, deleting.retry), (0, None));
+        world.server.end_faults();
+        let changed = world.pass(json!({"generation": 2}), &targets).await;
+        assert_eq!((names(&changed.created), changed.retry), (vec![COPY.to_owned()], None));
+    }
+
+    /// The copies that the pass did not begin are left for the next one. A namespace that does not exist any more is not
+    /// reported.
+    #[tokio::test]
+    async fn a_pass_counts_what_it_has_left() {
+        let world = Fixture::start().await;
+        let gone = world.pass(json!({}), &["gone".into()]).await;
+        assert_eq!((gone.failures.len(), gone.error.is_none(), gone.retry.is_some()), (0, true, true));
+        let body = String::new();
+        world
+            .server
+            .fault(Fault::Answer { status: 500, body, retry_after_secs: None }.on("POST", "/configmaps"));
+        let targets: Vec<_> = (0..PARALLEL + 2).map(|number| format_smolstr!("team-{number}")).collect();
+        let failed = world.pass(json!({}), &targets).await;
+        assert!(failed.error.is_some());
+        assert_eq!((failed.left, failed.has_writes_left), (2, true));
+    }
+}
