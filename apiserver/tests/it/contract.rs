@@ -444,6 +444,7 @@ impl Server {
             let managed_fields = (!step.shows_managed_fields).then_some("managedFields");
             let hidden: Vec<&str> = step.hidden.iter().map(String::as_str).chain(managed_fields).collect();
             answer.body.iter_mut().for_each(|document| normal::hide(document, &hidden));
+            answer.body.iter_mut().for_each(sort_managers);
             if !step.only.is_empty() {
                 answer.body.iter_mut().for_each(|document| normal::keep_only(document, &step.only));
             }
@@ -685,4 +686,12 @@ fn compare(server: &str, story: &str, mut actual: Vec<Answer>, differences: &[Di
         }
     }
     assert!(differs.is_empty(), "{story}: answers of {server} (+) and of the file (-):\n{differs}");
+}
+
+/// Puts the entries of `managedFields` into the order that they have within a second: by operation and manager. The server sorts by time
+/// first, and a second may end between two requests.
+fn sort_managers(document: &mut Value) {
+    if let Some(entries) = document.pointer_mut("/metadata/managedFields").and_then(Value::as_array_mut) {
+        entries.sort_by_key(|entry| ["operation", "manager"].map(|field| entry[field].to_string()));
+    }
 }
