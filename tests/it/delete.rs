@@ -84,7 +84,10 @@ async fn a_namespace_that_is_deleted_gets_few_creates_and_a_new_one_of_its_name_
             there.raw(&path).await.err().filter(listwatch::client::Error::is_not_found)
         })
         .await;
-        let refused = |record: &&Record| record.method == "POST" && record.status == 403;
+        // Events of what was done before come when they may.
+        let refused = |record: &&Record| {
+            record.method == "POST" && record.status == 403 && !record.path.ends_with("/events")
+        };
         let refused = fixture.records().await.iter().filter(refused).count();
         // As many as are under way before the first answer: both children of eight objects.
         assert!(refused <= 16, "{refused}");

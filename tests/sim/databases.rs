@@ -17,6 +17,7 @@ use crate::{
 
 const DATABASES: &str = "/apis/app.example.com/v1/databases";
 const SETS: &str = "/apis/apps/v1/statefulsets";
+const CONFIG_MAPS: &str = "/api/v1/configmaps";
 const CLAIMS: &str = "/api/v1/persistentvolumeclaims";
 const JOBS: &str = "/apis/batch/v1/jobs";
 const SECRETS: &str = "/api/v1/secrets";
@@ -24,7 +25,7 @@ const SECRETS: &str = "/api/v1/secrets";
 const CHILDREN: [&str; 5] = [
     SETS,
     "/api/v1/services",
-    "/api/v1/configmaps",
+    CONFIG_MAPS,
     "/apis/policy/v1/poddisruptionbudgets",
     "/apis/batch/v1/cronjobs",
 ];
@@ -292,22 +293,30 @@ fn database_problems(database: &Value, children: &[(&str, Value)], data: &[Value
     let is_wanted = |collection: &&str| !collection.ends_with("/cronjobs") || !spec["backup"].is_null();
     let is_refused = spec["backup"]["schedule"] == "every night";
     let version = spec["version"].as_str().unwrap();
+    let find = |collection: &str, child_name: &str| {
+        let is_it = |(of, child): &&(&str, Value)| {
+            *of == collection
+                && child["metadata"]["name"] == child_name
+                && child["metadata"]["namespace"] == metadata["namespace"]
+        };
+        children.iter().find(is_it).map(|(_, child)| child)
+    };
+    let is_ours = |child: &Value| controller(child).is_some_and(|owner| owner["uid"] == metadata["uid"]);
+    let scripts = find(CONFIG_MAPS, &format!("{of}-scripts"));
+    let are_scripts_taken = scripts.is_some_and(|scripts| !is_ours(scripts));
     let mut problems = Vec::new();
     let (mut is_taken, mut running) = (false, version.to_owned());
     for collection in CHILDREN.into_iter().filter(is_wanted) {
         for child_name in names(collection, of) {
-            let child = children.iter().find(|(of, child)| {
-                *of == collection
-                    && child["metadata"]["name"] == child_name
-                    && child["metadata"]["namespace"] == metadata["namespace"]
-            });
-            let Some((_, child)) = child else {
-                if !(is_refused && collection.ends_with("/cronjobs")) {
+            let Some(child) = find(collection, &child_name) else {
+                let is_backup = collection.ends_with("/cronjobs");
+                let waits = are_scripts_taken && (is_backup || collection == SETS);
+                if !waits && !(is_refused && is_backup) {
                     problems.push(format!("{} has no {child_name} in {collection}", name(database)));
                 }
                 continue;
             };
-            if controller(child).is_none_or(|owner| owner["uid"] != metadata["uid"]) {
+            if !is_ours(child) {
                 is_taken = true;
                 continue;
             }
@@ -320,10 +329,7 @@ fn database_problems(database: &Value, children: &[(&str, Value)], data: &[Value
     }
     if !database["spec"]["backup"].is_null() || children.is_empty() {
         // The CronJob is checked above.
-    } else if children.iter().any(|(collection, child)| {
-        collection.ends_with("/cronjobs")
-            && controller(child).is_some_and(|owner| owner["uid"] == metadata["uid"])
-    }) {
+    } else if children.iter().any(|(collection, child)| collection.ends_with("/cronjobs") && is_ours(child)) {
         problems.push(format!("{} has a CronJob without backups", name(database)));
     }
     let is_supported = major(&running) == major(version);
