@@ -298,7 +298,10 @@ impl Databases {
         match found {
             None => Ok(None),
             Some(Found::Readable(object)) => Ok(Some(object)),
-            Some(Found::Broken(broken)) => self.cluster.get_live(&broken.metadata.key()).await.map(Some),
+            Some(Found::Broken(broken)) => match self.cluster.get_live(&broken.metadata.key()).await {
+                Err(error) if error.is_not_found() => Ok(None),
+                read => read.map(Some),
+            },
         }
     }
 

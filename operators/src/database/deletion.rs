@@ -279,7 +279,7 @@ impl Databases {
         if self.sets.find(&database.key()).is_none_or(|set| set.metadata().is_terminating()) {
             return Ok(LastBackup::Impossible("there is no StatefulSet"));
         }
-        if let Some(problem) = self.foreign_scripts(database, &scripts).await {
+        if let Some(problem) = self.foreign_scripts(database, &scripts).await? {
             self.report_failure(database, FAILED, problem).await?;
             return Ok(LastBackup::Pending(Next::After(UNSEEN_RECHECK)));
         }
@@ -328,20 +328,25 @@ impl Databases {
     }
 
     /// Why the Job must not run yet: the scripts in its Pod would be those of another owner. Scripts that are missing are created again.
-    async fn foreign_scripts(&self, database: &Database, scripts: &ConfigMap) -> Option<SmolStr> {
-        // With `kubectl delete --cascade=orphan`, they have lost their owner.
+    async fn foreign_scripts(
+        &self,
+        database: &Database,
+        scripts: &ConfigMap,
+    ) -> Result<Option<SmolStr>, Error> {
+        // With `kubectl delete --cascade=orphan`, they have lost their owner, and so the Store has no labels of theirs.
         let is_ours = |live: &ObjectMeta| {
             live.is_controlled_by(&database.metadata)
                 || live.controller().is_none() && has_labels(database, live)
         };
-        if self.config_maps.find(&scripts.key()).is_some_and(|live| is_ours(live.metadata())) {
-            return None;
+        let live = self.whole(self.config_maps.find(&scripts.key())).await?;
+        if live.is_some_and(|live| is_ours(&live.metadata)) {
+            return Ok(None);
         }
-        match self.config_maps.keep(database, scripts, Stage::Changed).await.child {
+        Ok(match self.config_maps.keep(database, scripts, Stage::Changed).await.child {
             Child::NotOurs(problem) => Some(problem.into()),
             // The Job waits for them.
             Child::Kept(_) | Child::Awaited(_) | Child::Failed { .. } | Child::OwnerGone => None,
-        }
+        })
     }
 
     /// Creates the Job, and its claim, if backups were off until now.

@@ -405,6 +405,19 @@ async fn a_last_backup_that_lost_its_owner_still_counts() {
     .await;
 }
 
+/// The garbage collector takes the owner of the scripts away. The last backup then waited for them for ever.
+#[tokio::test]
+async fn a_last_backup_uses_scripts_that_lost_their_owner() {
+    on_both(async |fixture| {
+        drop(with_data(fixture, "Retain").await);
+        fixture.patch("configmaps/db-scripts", json!({"metadata": {"ownerReferences": null}})).await;
+        fixture.delete("databases/db").await;
+        let _running = start(fixture);
+        fixture.until("jobs/db-last-backup", |_| true).await;
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_last_backup_that_is_refused_at_first_is_made_later_with_its_claim() {
     on_each_of(&[Kind::InProcess], async |fixture| {
