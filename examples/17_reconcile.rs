@@ -16,7 +16,7 @@
 //! Why: So an operator that patches only differences comes to rest. After a 409, read and decide again. A PATCH of the status ignores a spec
 //! in it. With Foreground, a finalizer holds the owner until the garbage collector has deleted its children and removes it; else the owner hangs.
 //! Break it: cargo run --example course -- 17 --fault deny,path=/web,method=PATCH
-//! Source: `keep` in src/children.rs; `patch` in src/cluster.rs; `between` in src/resource/diff.rs
+//! Source: `correct` in src/children/keep.rs; `patch` in src/cluster.rs; `between` in src/resource/diff.rs
 //! Embedded server: Its garbage collector is a task, and faster.
 
 use listwatch::client::Error;

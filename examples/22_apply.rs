@@ -20,7 +20,7 @@
 //! value to a field that somebody else owns is a 409 with the name of the owner; force takes the field. A PUT or another PATCH
 //! takes what it changes, without a conflict. Our operators do not apply: by force, they would take over any object of that name.
 //! Break it: cargo run --example course -- 22 --fault deny,path=force,method=PATCH
-//! Source: `apply` in apiserver/src/apply/managed_fields.rs; `keep` in src/children.rs
+//! Source: `apply` in apiserver/src/apply/managed_fields.rs; `correct` in src/children/keep.rs
 //! Embedded server: No difference.
 
 use listwatch::client::Error;

@@ -42,9 +42,9 @@
 //! controller.rs              a worker for the key reads the present MyWebserver from its Store, and calls the operator
 //! mywebserver.rs (operators) reconcile() computes the desired() Deployment, and keeps it
 //! children/reconcile.rs      keep() notes what becomes of it, for the report
-//! children.rs                keep() compares the live Deployment with the desired one, if this MyWebserver is its controller
+//! children/keep.rs           correct() compares the live Deployment with the desired one, if this MyWebserver is its controller
 //! resource/diff.rs           the differences become the operations of a JSON patch
-//! children.rs                correct() leaves out what admission changes, and the corrections that must wait
+//! children/keep.rs           patch() leaves out what admission changes, and the corrections that must wait
 //! cluster.rs                 Cluster::patch sends the patch, and puts the answer into the Store
 //! client/patch.rs            Client::patch makes the request: PATCH, path, body
 //! client/http.rs             call() sends the request, with credential, deadline and retries
@@ -67,7 +67,7 @@
 //! correction_backoff.rs      pauses writes that another writer keeps reverting, or that differ each time
 //! children/refused_writes.rs puts off the writes that the API server has refused, and no others
 //! children/outcome.rs        Child: kept, awaited, not ours, failed, or without an owner
-//! children/admission.rs      remembers the last write of each child, and what admission changed in it
+//! children/last_writes.rs    remembers the last write of each child, and what admission changed in it
 //! children/report.rs         finish() writes the status and an Event
 //! children/reported.rs       the trait of a kind with a status, for report.rs
 //! children/reporter.rs       the Events, and what all reports of one operator remember

@@ -6,7 +6,12 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{Child, Stage, Write, create::is_wanted, describe, path};
+use super::{
+    keep::Step,
+    outcome::{Child, Stage},
+    owner::is_wanted,
+    write::{self, Write, paths},
+};
 use crate::{
     cluster::Cluster,
     resource::{Key, Meta, Resource},
@@ -21,45 +26,32 @@ pub(super) async fn created<O: Resource, K: Resource + Serialize>(
     key: &Key,
     stage: Stage,
     desired: impl FnOnce() -> K,
-) -> (Child<Meta<K>>, Option<Write>) {
+) -> Step<Meta<K>> {
     if let Some(live) = seen {
-        return (Child::Kept(live), None);
+        return Ok((Child::Kept(live), None));
     }
     // A watch may miss it: another writer gives it no label of ours, and our own label can be removed.
     match cluster.get_live::<Meta<K>>(key).await {
-        Ok(live) => return (Child::Kept(live), None),
+        Ok(live) => return Ok((Child::Kept(live), None)),
         Err(error) if error.is_not_found() => {}
-        Err(error) => return Child::failed(error, None),
+        Err(error) => return Err(error),
     }
-    if stage != Stage::New {
-        match is_wanted(cluster, owner).await {
-            Ok(true) => {}
-            Ok(false) => return (Child::OwnerGone, None),
-            Err(error) => return Child::failed(error, None),
+    if stage != Stage::New && !is_wanted(cluster, owner).await? {
+        return Ok((Child::OwnerGone, None));
+    }
+    Ok(match cluster.create_for(owner.metadata(), &desired()).await? {
+        None => (Child::OwnerGone, None),
+        Some(created) => {
+            (Child::Kept(Arc::new(Meta::of(&*created))), Some(Write::Created(write::name::<K>(key))))
         }
-    }
-    match cluster.create_for(owner.metadata(), &desired()).await {
-        Ok(None) => (Child::OwnerGone, None),
-        Ok(Some(created)) => {
-            let write = Write::Created(format!("{} {}", K::KIND, key.name));
-            (Child::Kept(Arc::new(Meta::of(&*created))), Some(write))
-        }
-        Err(error) => Child::failed(error, None),
-    }
+    })
 }
 
 /// Changes some fields of an object, if there are any operations.
-pub(super) async fn patched<K: Resource>(
-    cluster: &Cluster,
-    live: Arc<K>,
-    operations: Vec<Value>,
-) -> (Child<K>, Option<Write>) {
+pub(super) async fn patched<K: Resource>(cluster: &Cluster, live: Arc<K>, operations: Vec<Value>) -> Step<K> {
     if operations.is_empty() {
-        return (Child::Kept(live), None);
+        return Ok((Child::Kept(live), None));
     }
-    let change = describe(&*live, operations.iter().map(path));
-    match cluster.patch(&*live, operations).await {
-        Ok(patched) => (Child::Kept(patched), Some(Write::Updated(change))),
-        Err(error) => Child::failed(error, Some(live)),
-    }
+    let change = write::change::<K>(&live.key(), paths(&operations));
+    Ok((Child::Kept(cluster.patch(&*live, operations).await?), Some(Write::Updated(change))))
 }

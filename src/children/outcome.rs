@@ -6,8 +6,10 @@ use std::{sync::Arc, time::Duration};
 use smol_str::format_smolstr;
 
 use super::{
+    keep::Step,
     refusal::{CHANGED_BY_ADMISSION, is_refusal},
     reported::{ObservedState, Reported},
+    write::Write,
 };
 use crate::{
     client::Error,
@@ -73,19 +75,9 @@ pub enum Child<K> {
     OwnerGone,
 }
 
-/// A write of a child, with its kind, name and fields: `Deployment mws-web at /spec/replicas`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Write {
-    /// The child did not exist.
-    Created(String),
-    /// The child differed: the operator wants another state than before, or it has just started and does not know why.
-    Updated(String),
-    /// Another writer had changed or deleted the child since this process saw it as desired.
-    Restored(String),
-}
-
-impl<K> From<(Child<K>, Option<Write>)> for Outcome<K> {
-    fn from((child, write): (Child<K>, Option<Write>)) -> Outcome<K> {
+impl<K> From<Step<K>> for Outcome<K> {
+    fn from(step: Step<K>) -> Outcome<K> {
+        let (child, write) = step.unwrap_or_else(|error| (Child::Failed { error, live: None }, None));
         Outcome { child, write, mutations: Vec::new() }
     }
 }
@@ -106,10 +98,6 @@ impl<K> Child<K> {
             Child::Kept(live) => Some(live),
             Child::Awaited(_) | Child::NotOurs(_) | Child::Failed { .. } | Child::OwnerGone => None,
         }
-    }
-
-    pub(super) fn failed(error: Error, live: Option<Arc<K>>) -> (Child<K>, Option<Write>) {
-        (Child::Failed { error, live }, None)
     }
 }
 

@@ -21,8 +21,13 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{
-    Child, Children, Outcome, Stage, UNSEEN_RECHECK, correction, describe, once, outcome::Outcomes, path,
-    refusal::Refusal, refused_writes::RefusedWrites, reported::Reported, reporter::Reporter,
+    Children, keep, once,
+    outcome::{Child, Outcome, Outcomes, Stage, UNSEEN_RECHECK},
+    refusal::Refusal,
+    refused_writes::RefusedWrites,
+    reported::Reported,
+    reporter::Reporter,
+    write::{self, paths},
 };
 use crate::{
     client::Error,
@@ -121,12 +126,9 @@ impl<K: Resource> Reconcile<K> {
     ) -> impl Future<Output = Child<Meta<C>>> + Send {
         let (Reporter { cluster, refused, .. }, owner) = (&*self.reporter, &*self.object);
         self.noting(async move {
-            let write = correction(owner, key, &format!("{} {}", C::KIND, key.name));
-            if let Some(waits) = refused.waits(owner, &write, None) {
-                return waits.into();
-            }
-            let created = once::created(cluster, seen, owner, key, self.stage, desired).await;
-            refused.ended(owner, write, created).into()
+            let write = write::id(owner, key, &write::name::<C>(key));
+            let created = once::created(cluster, seen, owner, key, self.stage, desired);
+            refused.tried(&owner.metadata().uid, write, created).await.into()
         })
     }
 
@@ -138,27 +140,21 @@ impl<K: Resource> Reconcile<K> {
     ) -> impl Future<Output = Child<C>> + Send {
         let (Reporter { cluster, refused, .. }, owner) = (&*self.reporter, &*self.object);
         self.noting(async move {
-            let write = correction(owner, &live.key(), &describe(&*live, operations.iter().map(path)));
-            if let Some(waits) = refused.waits(owner, &write, Some(&live)) {
-                return waits.into();
-            }
-            let patched = once::patched(cluster, live, operations).await;
-            refused.ended(owner, write, patched).into()
+            let key = live.key();
+            let write = write::id(owner, &key, &write::change::<C>(&key, paths(&operations)));
+            let patched = once::patched(cluster, Arc::clone(&live), operations);
+            let patched = refused.tried(&owner.metadata().uid, write, patched).await;
+            patched.or_else(|error| Ok((Child::Failed { error, live: Some(live) }, None))).into()
         })
     }
 
     /// Deletes a child that the spec no longer has.
     pub async fn discard<C: Resource + Serialize>(&self, children: &Children<C>, key: &Key) {
         let turn = locked(&self.noted).next_turn();
-        let (refused, owner) = (&self.reporter.refused, &self.metadata().uid);
-        let write = correction(&*self.object, key, &format!("delete {} {}", C::KIND, key.name));
-        let failure = match refused.pending(owner, &write) {
-            Some(error) => Some(error),
-            None => children.discard(&*self.object, key, self.stage).await.err().inspect(|error| {
-                refused.failed(owner, write, error);
-            }),
-        };
-        if let Some(error) = failure {
+        let owner = &*self.object;
+        let write = write::id(owner, key, &format!("delete {}", write::name::<C>(key)));
+        let discarded = keep::discard(children, owner, key, self.stage);
+        if let Err(error) = self.reporter.refused.tried(&owner.metadata().uid, write, discarded).await {
             let mut outcomes = Outcomes::default();
             outcomes.add::<K, C>(&Child::Failed { error, live: None });
             locked(&self.noted).new.insert(turn, outcomes);
@@ -293,7 +289,16 @@ fn most_urgent(errors: &[Error]) -> Option<&Error> {
 
 #[cfg(test)]
 mod tests {
+    use listwatch_apiserver::{ApiServer, Options};
+
     use super::*;
+    use crate::{
+        children::{Conditions, Write},
+        client::{Client, Config},
+        cluster::{Cluster, Events},
+        resource::{ObjectMeta, kinds::Service},
+        watch::Lists,
+    };
 
     /// `Ok(Next::After(hour))` after `finish` put off the next look at a name that is taken.
     #[test]
@@ -309,5 +314,45 @@ mod tests {
         ] {
             assert_eq!(unreported.result(Ok(returned), Next::or_sooner).expect("no failure"), expected);
         }
+    }
+
+    #[derive(serde::Serialize, serde::Deserialize)]
+    struct Note {
+        metadata: ObjectMeta,
+        status: Conditions,
+    }
+
+    crate::kind!(Note, "example.com", "v1", "notes");
+    crate::reported!(Note, Conditions);
+
+    /// When many Deployments were deleted, each new one waited for the statuses of the objects before.
+    #[tokio::test]
+    async fn after_a_child_is_created_or_restored_the_status_waits_once_for_other_objects() {
+        let server = ApiServer::start(Options { controllers: false, ..Options::default() }).await;
+        let server = server.expect("a server");
+        let config = Config::new(&server.url(), server.ca_pem().as_bytes(), server.token());
+        let client = Client::new(config.expect("a config")).expect("a client");
+        let cluster = Cluster::new(client.clone(), Lists::Paged);
+        let events = Events::new(client, "example.com/notes", String::new()).0;
+        let reporter = Arc::new(Reporter::new(&cluster, Some(events)));
+        let note = Arc::new(Note { metadata: ObjectMeta::default(), status: Conditions::default() });
+        let waits = async |stage, child, write| {
+            let outcome: Outcome<Service> = Outcome { child, write, mutations: Vec::new() };
+            let reconcile = Reconcile::new(&reporter, &note, stage);
+            reconcile.noting(std::future::ready(outcome)).await;
+            reconcile.check().is_err()
+        };
+        let kept = || Child::Kept(Arc::new(Service::default()));
+        let restored = || Some(Write::Restored("Service web".to_owned()));
+        for stage in [Stage::New, Stage::Settled] {
+            assert!(waits(stage, kept(), restored()).await, "{stage:?}");
+            assert!(!waits(stage, kept(), restored()).await, "{stage:?}: if it is created again and again");
+            assert!(!waits(Stage::Settled, kept(), None).await);
+            assert!(
+                !waits(stage, Child::NotOurs("exists".to_owned()), restored()).await,
+                "{stage:?}: trouble is reported"
+            );
+        }
+        assert!(!waits(Stage::Changed, kept(), restored()).await, "a user waits for observedGeneration");
     }
 }

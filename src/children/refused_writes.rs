@@ -7,22 +7,12 @@
 //!   200 ms … 30 s later                       PATCH persistentvolumeclaims/data-db-0
 //! ```
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Mutex, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{Child, Write, refusal::Refusal};
-use crate::{
-    backoff::Backoff,
-    client::Error,
-    locked,
-    next::ReconcileError,
-    resource::{Resource, Uid},
-};
+use super::refusal::Refusal;
+use crate::{backoff::Backoff, client::Error, locked, next::ReconcileError, resource::Uid};
 
 /// The pause between two attempts at one write. The cap is the longest time until the next attempt after somebody has removed the cause.
 const BACKOFF: Backoff = Backoff { first: Duration::from_millis(200), cap: Duration::from_secs(30) };
@@ -43,46 +33,34 @@ struct RefusedWrite {
 }
 
 impl RefusedWrites {
-    /// The child of a write that was refused, if its pause is not over. `live`: the child, if it is known and ours.
-    pub(super) fn waits<O: Resource, K>(
+    /// Runs something that ends in a write, unless the API server has refused this write and its pause is not over.
+    pub(super) async fn tried<T>(
         &self,
-        owner: &O,
-        write: &str,
-        live: Option<&Arc<K>>,
-    ) -> Option<(Child<K>, Option<Write>)> {
-        let error = self.pending(&owner.metadata().uid, write)?;
-        Some(Child::failed(error, live.cloned()))
-    }
-
-    /// Notes whether a write was refused.
-    pub(super) fn ended<O: Resource, K>(
-        &self,
-        owner: &O,
+        owner: &Uid,
         write: String,
-        result: (Child<K>, Option<Write>),
-    ) -> (Child<K>, Option<Write>) {
-        let owner = &owner.metadata().uid;
-        match &result.0 {
-            Child::Failed { error, .. } => self.failed(owner, write, error),
-            Child::Kept(_) | Child::Awaited(_) | Child::NotOurs(_) | Child::OwnerGone => {
-                self.accepted(owner, &write);
-            }
+        writing: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        if let Some(error) = self.pending(owner, &write) {
+            return Err(error);
+        }
+        let result = writing.await;
+        // Any other failure is one of the whole reconcile.
+        match &result {
+            Err(error) if Refusal::of(error).is_some() => self.refused(owner, write, error),
+            Ok(_) | Err(_) => self.accepted(owner, &write),
         }
         result
     }
 
     /// Why a write was refused, if its pause is not over.
-    pub(super) fn pending(&self, owner: &Uid, write: &str) -> Option<Error> {
+    fn pending(&self, owner: &Uid, write: &str) -> Option<Error> {
         let by_owner = locked(&self.by_owner);
         let refused = by_owner.get(owner)?.get(write)?;
         (refused.until > Instant::now()).then(|| refused.error.clone())
     }
 
-    /// A write has failed. Begins its pause if it was refused. Any other failure is one of the whole reconcile.
-    pub(super) fn failed(&self, owner: &Uid, write: String, error: &Error) {
-        if Refusal::of(error).is_none() {
-            return self.accepted(owner, &write);
-        }
+    /// Begins the pause of a write.
+    fn refused(&self, owner: &Uid, write: String, error: &Error) {
         let now = Instant::now();
         let mut by_owner = locked(&self.by_owner);
         let writes = by_owner.entry(owner.clone()).or_default();
@@ -93,8 +71,7 @@ impl RefusedWrites {
         writes.insert(write, RefusedWrite { error: error.clone(), times, until });
     }
 
-    /// A write was not refused.
-    pub(super) fn accepted(&self, owner: &Uid, write: &str) {
+    fn accepted(&self, owner: &Uid, write: &str) {
         let mut by_owner = locked(&self.by_owner);
         if let Some(writes) = by_owner.get_mut(owner) {
             writes.remove(write);
@@ -142,15 +119,25 @@ mod tests {
     async fn only_the_same_refused_write_waits_and_longer_each_time() {
         let refused = RefusedWrites::default();
         let (owner, other) = (Uid::from("u1"), Uid::from("u2"));
+        // Whether it was sent.
+        let tried = async |owner: &Uid, write: &str, answer: Result<(), Error>| {
+            let mut is_sent = false;
+            let sending = async {
+                is_sent = true;
+                answer
+            };
+            let result = refused.tried(owner, write.to_owned(), sending).await;
+            assert!(is_sent || result.is_err_and(|error| error.code() == Some(403)));
+            is_sent
+        };
         for longest in [200, 400, 800] {
-            assert!(refused.pending(&owner, "grow").is_none());
-            refused.failed(&owner, "grow".to_owned(), &error(403));
+            assert!(tried(&owner, "grow", Err(error(403))).await);
             let pause = refused.pause(&owner).expect("a pause");
             let longest = Duration::from_millis(longest);
             assert!(longest / 2 <= pause && pause <= longest, "{pause:?}");
-            assert_eq!(refused.pending(&owner, "grow").expect("refused").code(), Some(403));
+            assert!(!tried(&owner, "grow", Ok(())).await);
             for (owner, write) in [(&owner, "shrink"), (&other, "grow")] {
-                assert!(refused.pending(owner, write).is_none(), "{owner} {write}");
+                assert!(tried(owner, write, Ok(())).await, "{owner} {write}");
             }
             assert_eq!(refused.pause(&other), None);
             advance(pause).await;
@@ -158,11 +145,12 @@ mod tests {
         // Nobody waits for a write that is not wanted any more, and it takes no memory.
         assert_eq!(refused.pause(&owner), None);
         advance(LATE_MAX).await;
-        refused.failed(&owner, "shrink".to_owned(), &error(403));
-        assert_eq!(refused.by_owner.lock().expect("a lock")[&owner].len(), 1);
-        refused.accepted(&owner, "shrink");
+        tried(&owner, "shrink", Err(error(403))).await;
+        assert_eq!(locked(&refused.by_owner)[&owner].len(), 1);
+        advance(BACKOFF.cap).await;
+        tried(&owner, "shrink", Ok(())).await;
         // A conflict is no refusal.
-        refused.failed(&owner, "grow".to_owned(), &error(409));
-        assert!(refused.by_owner.lock().expect("a lock").is_empty());
+        tried(&owner, "grow", Err(error(409))).await;
+        assert!(locked(&refused.by_owner).is_empty());
     }
 }

@@ -16,7 +16,7 @@ use tracing::{info, warn};
 
 use super::{
     Child, LOG, UNSEEN_RECHECK,
-    create::is_wanted,
+    owner::is_wanted,
     pods::{PodsOf, Trouble},
     reconcile::Reconcile,
     refusal::{CHANGED_BY_ADMISSION, NAME_CONFLICT, Refusal},
@@ -25,7 +25,6 @@ use super::{
     rollout_conditions::{self, Rollout, Workload},
 };
 use crate::{
-    client::Error,
     cluster::EventType,
     next::{Next, ReconcileError},
     resource::{
@@ -120,21 +119,15 @@ impl<O: Reported> Reconcile<O> {
         remove_missing(&serde_json::to_value(before)?, &mut patch);
         let (Reporter { cluster, refused, .. }, metadata) = (&*self.reporter, owner.metadata());
         let write = format!("status of generation {}", metadata.generation);
-        if let Some(error) = refused.pending(&metadata.uid, &write) {
-            return Err(refused.failure(&metadata.uid, error));
-        }
-        let written = cluster.patch_status(owner, patch).await;
-        if written.as_ref().is_err_and(Error::is_not_found) && is_wanted(cluster, owner).await? {
-            return Err(
-                "the CRD has no status subresource: add `subresources: {status: {}}` to its version".into()
-            );
-        }
-        match written {
-            Ok(_) => refused.accepted(&metadata.uid, &write),
-            Err(error) => {
-                refused.failed(&metadata.uid, write, &error);
-                return Err(refused.failure(&metadata.uid, error));
+        match refused.tried(&metadata.uid, write, cluster.patch_status(owner, patch)).await {
+            Ok(_) => {}
+            Err(error) if error.is_not_found() && is_wanted(cluster, owner).await? => {
+                return Err(
+                    "the CRD has no status subresource: add `subresources: {status: {}}` to its version"
+                        .into(),
+                );
             }
+            Err(error) => return Err(refused.failure(&metadata.uid, error)),
         }
         let (before, after) = (O::observed(before).1, O::observed(status).1);
         let find = conditions::find;

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::path;
+use super::write::path;
 use crate::client::Error;
 
 /// The Pod templates of a Deployment or StatefulSet, and of a CronJob.

@@ -311,7 +311,7 @@ fn database_problems(database: &Value, children: &[(&str, Value)], data: &[Value
             let Some(child) = find(collection, &child_name) else {
                 let is_backup = collection.ends_with("/cronjobs");
                 let waits = are_scripts_taken && (is_backup || collection == SETS);
-                if !waits && !(is_refused && is_backup) {
+                if !(waits || is_refused && is_backup) {
                     problems.push(format!("{} has no {child_name} in {collection}", name(database)));
                 }
                 continue;

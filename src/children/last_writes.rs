@@ -17,11 +17,8 @@ use std::{
 
 use serde::Serialize;
 use serde_json::Value;
-use tracing::info;
 
-use super::{Children, LOG};
 use crate::{
-    client::Error,
     locked,
     resource::{Key, Resource, Uid},
 };
@@ -56,49 +53,6 @@ pub(super) struct Difference {
     is: Value,
     /// Whether the values must not be shown: the child is a Secret.
     is_secret: bool,
-}
-
-impl<K: Resource + Serialize> Children<K> {
-    /// Leaves out the differences that a new child would have, too, as a dry run of its creation shows. Admission may have
-    /// changed an immutable field when the child was created, for an earlier generation or before a restart.
-    pub(super) async fn unlike_a_new_child<O: Resource>(
-        &self,
-        owner: &O,
-        desired: &K,
-        mut differences: Vec<Difference>,
-    ) -> Result<Vec<Difference>, Error> {
-        let created = self.cluster.create_dry_run(desired).await?;
-        let mutated = self.compare(owner, desired, &created)?;
-        differences.retain(|difference| !mutated.contains(difference));
-        Ok(differences)
-    }
-
-    /// The fields in which the answer to a write or a dry run differs from what was sent, because admission changes them.
-    /// Remembers them. Fails if the operator would no longer find the child.
-    pub(super) fn compare<O: Resource>(
-        &self,
-        owner: &O,
-        desired: &K,
-        answer: &K,
-    ) -> Result<Vec<Difference>, Error> {
-        let mutated = Difference::all(answer, &self.differences::<O>(answer, desired));
-        if let Some(Difference { path, .. }) = mutated.iter().find(|one| one.is_of_identity()) {
-            let cause = format!("something in the API server undoes our change of {path:?}");
-            return Err(Error::new("write", format!("{}/{}", K::PLURAL, desired.key()), cause));
-        }
-        for mutation in &mutated {
-            let child = format!("{} {}", K::KIND, desired.metadata().name);
-            info!(target: LOG, key = %owner.key(), child, %mutation, "admission changes this field; left as it is");
-        }
-        self.last_writes.learn(owner, &desired.key(), mutated.clone());
-        Ok(mutated)
-    }
-
-    /// The fields that admission changed in the last write of a child, as texts for the status.
-    pub(super) fn mutations<O: Resource>(&self, owner: &O, child: &Key) -> Vec<String> {
-        let fields = self.last_writes.mutations(owner, child).into_iter();
-        fields.map(|field| format!("{} {} at {field}", K::KIND, child.name)).collect()
-    }
 }
 
 impl Difference {
