@@ -292,6 +292,28 @@ fn the_monitoring_overlays_select_and_name_one_operator() {
     }
 }
 
+/// Those of a kustomization that changed the namespace were about the earlier one, although it had the names again. Needs `KUBEBUILDER_ASSETS`.
+#[test]
+fn the_alerts_follow_the_namespace_of_a_kustomization() {
+    let Some(kubectl) = kubectl() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    // kustomize refuses an absolute path.
+    let up = "../".repeat(dir.path().components().count());
+    let root = fs::canonicalize(crate::ROOT).unwrap();
+    let of = |directory: &str| json!([format!("{up}{}/manifests/{directory}", root.display())]);
+    let kustomization = json!({
+        "resources": of("mywebserver/shards"),
+        "components": of("base/monitoring"),
+        "transformers": of("base/monitoring/names"),
+        "namespace": "web",
+    });
+    fs::write(dir.path().join("kustomization.yaml"), kustomization.to_string()).unwrap();
+    let objects = render(&kubectl, &["kustomize", dir.path().to_str().unwrap()]);
+    let rule = objects.iter().find(|object| object["kind"] == "PrometheusRule").unwrap();
+    assert_eq!(rule["metadata"]["namespace"], "web");
+    assert_eq!(rule["spec"], alerts("mywebserver", "web"));
+}
+
 /// Instead of a ClusterRole, the operator has a Role with what `-n` needs, and watches its own namespace. Needs `KUBEBUILDER_ASSETS`.
 #[test]
 fn the_namespaced_overlays_have_a_role_for_one_namespace() {
