@@ -2,8 +2,8 @@
 //!
 //! To add an operator: its module; a variant of [`BuiltIn`], whose name is its name on the command line; the arms of the
 //! variant in the methods below; and, if it has flags, a struct of them in its module and a field in [`Flags`]. Its
-//! CRD, roles and samples are in a directory of its name, as those in `manifests/mywebserver`, and all that is installed in `dist`. For
-//! the chart, the directory has a link in `manifests/chart/files`, and its name is in `values.schema.json`.
+//! CRD, roles and samples are in a directory of its name, as those in `manifests/mywebserver`. For the chart, the directory has a
+//! link in `manifests/chart/files`, and its name is in `values.schema.json`.
 
 pub mod copyrator;
 pub mod database;
