@@ -4,7 +4,7 @@ use std::{
     collections::BTreeSet,
     env,
     ffi::{OsStr, OsString},
-    fs, mem,
+    fs,
     path::Path,
     process::Command,
 };
@@ -185,7 +185,7 @@ fn with_namespaces_the_rights_are_in_roles() {
     }
 }
 
-/// The chart has a link to the directory of each operator, and its schema knows their names.
+/// Its links to their directories are tested where it is rendered.
 #[test]
 fn the_chart_has_every_operator_and_the_version_of_the_crate() {
     let operators = operators();
@@ -368,32 +368,6 @@ fn the_network_policy_overlays_add_a_policy_for_the_pods_of_the_operator() {
         let open: BTreeSet<_> = open.iter().map(|port| &port["port"]).map(Value::to_string).collect();
         assert_eq!(open, names);
     }
-}
-
-/// A row for each value, with its comment.
-#[test]
-fn the_readme_of_the_chart_lists_the_values() {
-    let file =
-        |name: &str| fs::read_to_string(Path::new(crate::ROOT).join("manifests/chart").join(name)).unwrap();
-    let (mut rows, mut comment, mut parent) = (Vec::new(), String::new(), String::new());
-    for line in file("values.yaml").lines().filter(|line| !line.is_empty()) {
-        if let Some(text) = line.trim().strip_prefix("# ") {
-            comment = text.to_owned();
-            continue;
-        }
-        let (key, value) = line.split_once(':').unwrap();
-        match (key.strip_prefix("  "), value.trim()) {
-            (None, "") => parent = format!("{key}."),
-            (None, value) => rows.push(format!("| `{key}` | `{value}` | {} |", mem::take(&mut comment))),
-            (Some(key), value) => {
-                rows.push(format!("| `{parent}{key}` | `{value}` | {} |", mem::take(&mut comment)));
-            }
-        }
-    }
-    let readme = file("README.md");
-    let (_, table) = readme.split_once("|---|---|---|\n").unwrap();
-    assert_eq!(table.lines().collect::<Vec<_>>(), rows);
-    assert!(rows.len() > 20 && !rows.iter().any(|row| row.ends_with("|  |")), "{rows:?}");
 }
 
 /// The helm of `LISTWATCH_HELM`.
