@@ -108,7 +108,7 @@ impl LineFormatter {
         Ok(io::stdout().write_all(text.as_bytes())?)
     }
 
-    /// Writes the body of an error. A page of a proxy is no JSON; then it goes to standard error.
+    /// Writes the body of an error. If it is not JSON, such as a proxy's page, it goes to standard error.
     pub(super) fn write_refusal(&mut self, time: f64, body: &str) -> Result<(), Failure> {
         // A refusal is not an object with a name.
         if body.starts_with('{') && self.output != Output::Name {
@@ -118,7 +118,7 @@ impl LineFormatter {
         Ok(())
     }
 
-    /// A body that is no JSON, such as `/metrics` or `/healthz`.
+    /// A body that is not JSON, such as `/metrics` or `/healthz`.
     fn write_text(&self, line: &str) -> Result<(), Failure> {
         if self.output == Output::Raw {
             return Ok(writeln!(io::stdout(), "{line}")?);

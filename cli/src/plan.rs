@@ -45,7 +45,7 @@ pub(super) struct PlanArgs {
     log: Log,
 }
 
-/// Returns the exit code, which is that of the plan, also if nobody reads it to its end.
+/// Returns the plan's exit code, also if nobody reads the plan to its end.
 pub(super) fn main(args: PlanArgs) -> u8 {
     match made(args) {
         Ok(plan) => {

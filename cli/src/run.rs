@@ -40,8 +40,7 @@ pub(super) struct RunArgs {
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false")]
     #[arg(action = ArgAction::Set, value_parser = parse_switch)]
     streaming_lists: bool,
-    /// How much the objects may have whose content is kept, in MiB; those of one namespace half of it. The memory limit must be twice as
-    /// much
+    /// The limit for all objects whose content is kept, in MiB; half of it for each namespace. The memory limit must be twice as much
     #[arg(long, value_name = "MIB", env = "LISTWATCH_KEPT_MIB", default_value_t = KEPT_MIB)]
     kept_mib: u32,
     /// Address of /livez and /readyz, [IP]:PORT; 0 to serve none
@@ -147,7 +146,7 @@ struct LeaderElectionFlags {
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false")]
     #[arg(action = ArgAction::Set, value_parser = parse_switch)]
     leader_elect: bool,
-    /// Namespace of the Leases. Default: that of the service account or of the context
+    /// Namespace of the Leases. Default: the service account's or the context's
     #[arg(long, value_name = "NAME", env = "LISTWATCH_LEADER_ELECT_RESOURCE_NAMESPACE")]
     leader_elect_resource_namespace: Option<String>,
     /// Name of the Lease, for one operator. Default: its own name, with its domain. Give one to those that watch other namespaces

@@ -10,7 +10,7 @@
 //! study/wrap.rs       long lines → lines that fit the terminal
 //! ```
 //!
-//! `listwatch watch --explain` explains entries as they come, `listwatch replay` explains a file of them, and [`explained`] those of
+//! `listwatch watch --explain` explains entries as they come, `listwatch replay` explains a file of them, and [`explained`] entries of
 //! another client. Nothing in this chapter does I/O.
 
 #![allow(missing_docs, reason = "fields and variants have the names of the wire")]

@@ -63,7 +63,7 @@ pub(in super::super) struct ApiserverArgs {
     /// What users may do, other than admin: everything, or what Roles and bindings grant
     #[arg(long, value_name = "MODE", env = "LISTWATCH_AUTHORIZATION", default_value = "always-allow")]
     authorization: Authorization,
-    /// Port on 127.0.0.1 at which webhooks of a Service are called, such as that of an operator that runs on this machine
+    /// Port on 127.0.0.1 at which webhooks of a Service are called, such as a webhook of an operator on this machine
     #[arg(long, value_name = "PORT", env = "LISTWATCH_WEBHOOK_PORT", value_parser = parse_port)]
     webhook_port: Option<u16>,
     /// What a command prints in the containers of Pods, where nothing runs, such as 'redis-cli.*=OK'; may be repeated. In PATTERN, write \x3d for "=". Other commands are refused

@@ -1,4 +1,4 @@
-//! `listwatch bundle`: a bundle for the Operator Lifecycle Manager. It is no part of a production build, because only developers need it.
+//! `listwatch bundle`: a bundle for the Operator Lifecycle Manager. It is not part of a production build, because only developers need it.
 
 use std::io::{self, Write};
 

@@ -36,7 +36,7 @@ const FILES_TO_BUILD: [(&str, &str); 2] = [
     (".github/workflows/ci.yml", include_str!("new/ci.yml")),
 ];
 
-/// <https://doc.rust-lang.org/reference/keywords.html>, names that cargo refuses, and words that are no texts in YAML 1.1.
+/// <https://doc.rust-lang.org/reference/keywords.html>, names that cargo refuses, and words that are not strings in YAML 1.1.
 const WORDS: &str = "abstract as async await become box break const continue crate do dyn else enum extern false final fn for gen if impl \
     in let loop macro match mod move mut override priv pub ref return self static struct super trait true try type typeof union unsafe \
     unsized use virtual where while yield build core deps examples incremental proc-macro std test null yes no on off y n";

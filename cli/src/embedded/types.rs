@@ -42,7 +42,7 @@ pub(in super::super) struct TypesArgs {
     #[arg(short, long, value_name = "FILE")]
     #[arg(conflicts_with_all = ["demo", "kubeconfig", "context", "cluster", "user", "act_as", "service_account_dir"])]
     filename: Option<PathBuf>,
-    /// Only these fields, with everything in them, and metadata: spec.a,spec.b.c. The path of a field in a list is that of the list, and the field
+    /// Only these fields, with everything in them, and metadata: spec.a,spec.b.c. The path of a field in a list is the path of the list, and the field
     #[arg(long, value_name = "FIELD", value_delimiter = ',')]
     fields: Vec<String>,
     #[command(flatten)]

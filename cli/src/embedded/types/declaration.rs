@@ -198,7 +198,7 @@ impl Type {
     }
 }
 
-/// A description as a comment. Indented or fenced text is no Rust code that `cargo test` would run.
+/// A description as a comment. Indented or fenced text is not Rust code for `cargo test` to run.
 fn write_comment(text: &mut String, indent: &str, description: &str) -> fmt::Result {
     let mut is_fenced = false;
     for line in description.trim().lines() {

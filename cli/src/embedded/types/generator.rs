@@ -1,7 +1,7 @@
 //! From the schema of a kind to Rust types. Nothing in this file does I/O.
 //!
 //! A structural schema of a CRD has no names for the parts of an object: the type of `spec.privateKey` of a Certificate is
-//! `CertificatePrivateKey`, and if there is another one of this name, that of the path before it joins. In an OpenAPI document of the
+//! `CertificatePrivateKey`; if that name is taken, the field before it in the path joins the name. In an OpenAPI document of the
 //! API server, `$ref` has the name. Equal schemas of fields of one name share a type.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -122,7 +122,7 @@ fn imports(declarations: &[Declaration]) -> String {
     )
 }
 
-/// In a structural schema, the description of a field is also that of its type.
+/// In a structural schema, a field and its type have the same description.
 fn drop_repeated_descriptions(declarations: &mut [Declaration]) {
     let mut described = HashSet::new();
     for declaration in &*declarations {
@@ -288,7 +288,7 @@ impl<'a> Generator<'a> {
         Type::Declared(index)
     }
 
-    /// A new name: that of the reference, or the kind and as few parts of the path as possible. A value needs the name before it:
+    /// A new name: the reference's, or the kind and as few parts of the path as possible. A value needs the name before it:
     /// `FilterType`.
     fn name(&mut self, reference: Option<&str>, path: &[String], is_enum: bool) -> String {
         let kind = self.definition.kind;
