@@ -34,7 +34,7 @@ pub(crate) async fn run(stage: &Stage) -> Outcome {
     say!("  `b` had version {}", version(&b));
     ensure!(
         compare_versions(version(&list), version(&b)) == Some(Ordering::Greater),
-        "the list's version {} is not newer than that of `b`, {}",
+        "the list's version {} is not newer than `b`'s, {}",
         version(&list),
         version(&b)
     );

@@ -29,14 +29,14 @@ pub(crate) async fn run(stage: &Stage) -> Outcome {
     ensure!(whole > 20_000, "the data are missing");
     let list = stage.send(accept(path, "PartialObjectMetadataList")).await?;
     say!("  {}: {} bytes", list["kind"], list.to_string().len());
-    ensure!(list["kind"] == "PartialObjectMetadataList", "the list is no PartialObjectMetadataList");
+    ensure!(list["kind"] == "PartialObjectMetadataList", "the list is not a PartialObjectMetadataList");
     ensure!(list.to_string().len() < whole / 10, "the list has the data");
 
     let table = stage.send(accept(path, "Table")).await?;
     let columns =
         table["columnDefinitions"].as_array().into_iter().flatten().map(|column| column["name"].clone());
     say!("  {}: columns {}", table["kind"], columns.collect::<Value>());
-    ensure!(table["kind"] == "Table", "the list is no Table");
+    ensure!(table["kind"] == "Table", "the list is not a Table");
     let watch = accept(&format!("{path}?watch=1"), "PartialObjectMetadata");
     let event = stage.open(watch).await?.next().await?.unwrap_or_default();
     ensure!(event["object"]["kind"] == "PartialObjectMetadata", "the event has no PartialObjectMetadata");

@@ -148,7 +148,7 @@ fn run(Course { lesson, flags }: Course) -> Outcome {
     say!("{}\n", paragraphs(question));
     wait_for_enter("Press Enter. ")?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    // Another fault than that of the lesson may be repaired elsewhere.
+    // A fault other than the lesson's may be repaired elsewhere.
     let is_own = text.contains(&format!(" --fault {}\n", flags.fault.join(" --fault ")));
     let repaired = if is_own { format!("; repaired in {repaired}") } else { String::new() };
     let outcome = runtime.block_on(Stage::run(flags, &repaired, lesson));

@@ -714,7 +714,7 @@ impl Events {
                     let half = String::from_utf8_lossy(&self.rest).into_owned();
                     say!("  {} ← half a line, dropped", cut(half));
                 }
-                // A line that is no JSON has another error.
+                // A line that is not JSON has another error.
                 let is_broken = error.is::<client::Error>();
                 let text = if is_broken { self.break_text.to_owned() } else { error.to_string() };
                 say!("  {text}");
@@ -755,7 +755,7 @@ impl Events {
         Ok(seen)
     }
 
-    /// The next event that is no BOOKMARK: on a busy machine, a periodic one may come first.
+    /// The next event that is not a BOOKMARK: on a busy machine, a periodic one may come first.
     pub(crate) async fn take_change(&mut self) -> Outcome<Vec<String>> {
         loop {
             let seen = self.take(1).await?;

@@ -1,4 +1,4 @@
-//! A larger operator than that of `src/main.rs`: a Site becomes a Deployment. The Site names a Secret, and a SitePolicy affects all Sites in
+//! A larger operator than `src/main.rs`: a Site becomes a Deployment. The Site names a Secret, and a SitePolicy affects all Sites in
 //! its namespace. The CustomResourceDefinitions come from the types.
 
 use listwatch::{
