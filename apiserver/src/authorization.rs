@@ -4,7 +4,7 @@
 //! {"apiGroups": ["apps"], "resources": ["deployments", "deployments/scale"], "verbs": ["get", "patch"]}
 //! ```
 //!
-//! The rules of a user are those that the test has given it, and those of its Roles: see `bindings.rs`. By default, a user without
+//! A user has the rules that the test has given it, and the rules of its Roles: see `bindings.rs`. By default, a user without
 //! rules from the test has full access.
 
 mod bindings;
@@ -44,10 +44,10 @@ pub struct Rule {
     pub resource_names: Vec<String>,
     /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `deletecollection`.
     pub verbs: Vec<String>,
-    /// Paths that are no resources: `/metrics`, or `/debug/*` for all paths below `/debug`.
+    /// Paths that are not resources: `/metrics`, or `/debug/*` for all paths below `/debug`.
     #[serde(rename = "nonResourceURLs")]
     pub non_resource_urls: Vec<String>,
-    /// The namespace in which this applies, like that of a RoleBinding. `None`: all namespaces.
+    /// The namespace in which this applies, as with a RoleBinding. `None`: all namespaces.
     #[serde(skip)]
     pub namespace: Option<String>,
 }
@@ -256,7 +256,7 @@ fn is_path_allowed(request: &Request, user: Option<&str>, rules: &[Rule]) -> boo
         || rules.iter().any(|rule| rule.allows_path(path, &method))
 }
 
-/// The error of a request that is not allowed. The prefix is that of its verb.
+/// The error of a request that is not allowed. The prefix comes before its verb.
 fn refused(request: &Request, user: &str, verb: Verb, prefix: &str) -> StatusError {
     if let Some(path) = ResourcePath::parse(&request.path) {
         let mut attributes = Attributes::new(request, path, verb);

@@ -2,7 +2,7 @@
 //! Jobs, CronJobs, PodDisruptionBudgets, ResourceQuotas, HorizontalPodAutoscalers, and a simulated scheduler and kubelet. They write Events about what they do.
 //!
 //! All controllers run in one task. It reads the journal of the storage. For each change, it queues the object, its
-//! owners, its dependents and its namespace, and reconciles each of them. Like those of Kubernetes, these controllers
+//! owners, its dependents and its namespace, and reconciles each of them. Like the controllers of Kubernetes, they
 //! compare the current state with the desired state, so an extra reconcile does no harm.
 
 mod account_secret;

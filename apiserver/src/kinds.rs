@@ -265,7 +265,7 @@ impl Kind {
         }
     }
 
-    /// Sets the defaults of missing fields: in a custom resource, those of the object's own version.
+    /// Sets the defaults of missing fields: in a custom resource, the defaults of the object's own version.
     pub(crate) fn set_defaults(&self, object: &mut Value) {
         match &self.source {
             Source::BuiltIn(entry) => {

@@ -135,7 +135,7 @@ pub struct Options {
     /// Whether users need Roles and bindings, as with kube-apiserver's `--authorization-mode=RBAC`. If not, a user without
     /// [rules](ApiServer::set_rules) has full access. The administrator always has it.
     pub rbac: bool,
-    /// The port on 127.0.0.1 at which webhooks with `clientConfig.service` are called, such as that of the operator under test. Their
+    /// The port on 127.0.0.1 at which webhooks with `clientConfig.service` are called, such as a webhook of the operator under test. Their
     /// certificate is for the name of the Service, `NAME.NAMESPACE.svc`. Without a port, such a call fails as for a Service without
     /// endpoints.
     pub webhook_port: Option<u16>,
@@ -282,7 +282,7 @@ impl ApiServer {
         lock(&self.server.tokens).insert(token.to_owned(), user.to_owned());
     }
 
-    /// Limits a user to these rules, and to those of its Roles: with no rules here, to what bindings of the user or of its groups
+    /// Limits a user to these rules, and to its Roles: with no rules here, to what bindings of the user or of its groups
     /// grant. A ServiceAccount is the user `system:serviceaccount:NAMESPACE:NAME`. Open watches stay open, as with
     /// kube-apiserver.
     pub fn set_rules(&self, user: &str, rules: Vec<Rule>) {
@@ -314,7 +314,7 @@ impl ApiServer {
         self.kubeconfig_with(ADMIN, &self.token)
     }
 
-    /// The text of a kubeconfig with a new token for a user, so that its requests can be told from those of others.
+    /// The text of a kubeconfig with a new token for a user, so that its requests can be recognized.
     #[must_use]
     pub fn kubeconfig_of(&self, user: &str) -> String {
         self.kubeconfig_with(user, &self.new_token(user))

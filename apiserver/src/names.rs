@@ -1,7 +1,7 @@
 //! Validation of names and labels: DNS labels and subdomains, qualified names, label values. And the random parts of names, and
 //! uids.
 //!
-//! The rules and messages are those of apimachinery/pkg/util/validation.
+//! The rules and messages are as in apimachinery/pkg/util/validation.
 
 use serde_json::Value;
 

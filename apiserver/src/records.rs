@@ -93,7 +93,7 @@ impl WriteRecord {
 
     fn shown(&self, object: &Value) -> Value {
         let mut object = object.clone();
-        // As in a watch, also that of a deletion.
+        // As in a watch, also for a deletion.
         object["metadata"]["resourceVersion"] = self.version.to_string().into();
         let is_secret = self.resource == "secrets";
         if let Some(fields) = object.as_object_mut().filter(|_| is_secret) {

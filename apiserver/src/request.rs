@@ -406,9 +406,9 @@ pub(crate) struct ResourcePath {
 }
 
 impl ResourcePath {
-    /// `None` for paths that are no resources: discovery, health, unknown paths.
+    /// `None` for paths that are not resources: discovery, health, unknown paths.
     pub(crate) fn parse(path: &str) -> Option<ResourcePath> {
-        // kube-apiserver decodes the path first, so `%2F` separates parts, too.
+        // kube-apiserver decodes the path first, so `%2F` also separates parts.
         let path = percent_decode_str(path).decode_utf8_lossy();
         let mut parts = path.strip_prefix('/')?.split('/').map(str::to_owned);
         let group = match parts.next()?.as_str() {

@@ -297,7 +297,7 @@ fn prune(
     }
 }
 
-/// The schema of a field: its property, or that of all others.
+/// The schema of a field: its property, or `additionalProperties`.
 fn of_field<'a>(schema: &'a Value, name: &str) -> &'a Value {
     schema["properties"].get(name).unwrap_or(&schema["additionalProperties"])
 }

@@ -23,11 +23,11 @@ const REQUESTS_MAX: usize = 100_000;
 /// The shared state. It has no Debug, because it contains tokens and Secrets.
 pub(crate) struct Server {
     pub(crate) storage: Mutex<Storage>,
-    /// The users of tokens that are no JWTs.
+    /// The users of tokens that are not JWTs.
     pub(crate) tokens: Mutex<HashMap<String, String>>,
     pub(crate) key: Arc<SigningKey>,
     pub(crate) port: u16,
-    /// Rules by user, besides those of Roles.
+    /// Rules by user, besides Roles.
     pub(crate) rules: Mutex<HashMap<String, Vec<Rule>>>,
     /// Whether users without an entry in `rules` need Roles. If not, they have full access.
     pub(crate) rbac: bool,
@@ -65,7 +65,7 @@ impl Server {
         storage
     }
 
-    /// The user of a request: that of its token, or the one whom this user impersonates.
+    /// The user of a request: the user of its token, or the one whom this user impersonates.
     pub(crate) fn user(
         &self,
         storage: &Storage,
@@ -187,7 +187,7 @@ impl Server {
     }
 }
 
-/// A user with its groups: those that the request impersonates, or those of the name.
+/// A user with its groups: the ones that the request impersonates, or the ones that follow from its name.
 fn subject(request: &Request, user: Option<&str>) -> Subject {
     let mut subject = Subject::of(user);
     let groups = request.impersonated_groups();

@@ -470,7 +470,7 @@ impl Storage {
         Some(Checkpoint::new(revision, all.into_iter()))
     }
 
-    /// Restores a checkpoint and drops the history. As in etcd, the revision counter goes back too.
+    /// Restores a checkpoint and drops the history. As in etcd, the revision counter also goes back.
     pub(crate) fn restore(&mut self, checkpoint: &Checkpoint) {
         for crd in self.definitions() {
             self.kinds.replace_custom(

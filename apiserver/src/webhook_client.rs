@@ -1,4 +1,4 @@
-//! Calls webhooks, over HTTPS. The errors are those of Go's HTTP client.
+//! Calls webhooks, over HTTPS. The errors are as from Go's HTTP client.
 //!
 //! ```text
 //! POST https://127.0.0.1:9443/validate?timeout=10s   {"kind": "AdmissionReview", "request": {"uid": "…", "object": {…}, …}}
@@ -71,7 +71,7 @@ impl Address {
 }
 
 impl Address {
-    /// POSTs a review, and returns the review in the answer. The error is that of Go's client.
+    /// POSTs a review, and returns the review in the answer. The error is as from Go's client.
     pub(crate) async fn post(&self, review: &Value, timeout_secs: Option<u64>) -> Result<Value, String> {
         let limit = Duration::from_secs(timeout_secs.unwrap_or(TIMEOUT_SECS));
         let url = self.url(timeout_secs);

@@ -55,7 +55,7 @@ impl<'w> Write<'w> {
         }
         self.kind.check_types(object).map_err(|why| StatusError::went_wrong(&why))?;
         if self.kind.is_custom() {
-            // The defaults are those of the version that the webhook has sent. Unknown fields stay until the object is stored.
+            // Defaults are set in the version that the webhook has sent. Unknown fields stay until the object is stored.
             self.kind.set_defaults(object);
             self.kind.convert(object)?;
             return Ok(Vec::new());

@@ -55,7 +55,7 @@ pub(super) struct BoundPolicy<'s> {
     pub(super) binding: Option<&'s Value>,
     /// In whose version the policy gets the objects of the write.
     pub(super) version: Arc<Kind>,
-    /// The params to evaluate it with, one after the other; null is no param. Or why there are none.
+    /// The params to evaluate it with, one after the other; null stands for none. Or why there are none.
     pub(super) params: Result<Vec<Cow<'s, Value>>, String>,
 }
 

@@ -7,7 +7,7 @@
 //!
 //! A tree of path elements: `f:` a field, `k:` a list item by its keys, `v:` an item of a set, `i:` an item by its
 //! index. A path is in the set if it ends at a leaf or has a `.`. All other nodes only lead to such paths. The rules
-//! are those of sigs.k8s.io/structured-merge-diff. Nothing here knows about objects: see `typed_value.rs`.
+//! are as in sigs.k8s.io/structured-merge-diff. Nothing here knows about objects: see `typed_value.rs`.
 
 use std::collections::{BTreeMap, btree_map::Entry};
 

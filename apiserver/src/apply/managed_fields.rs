@@ -29,7 +29,7 @@ pub(crate) struct Manager {
     pub(crate) subresource: &'static str,
 }
 
-/// The manager of the server's own writes, such as those of controllers.
+/// The manager of the server's own writes, by a controller for example.
 impl Default for Manager {
     fn default() -> Manager {
         Manager::named("kube-controller-manager")
@@ -506,7 +506,7 @@ fn leave_out(type_ref: TypeRef<'_>, merged: &mut Value, last: &FieldSet, managed
     for entry in &managed.0 {
         gone.subtract(&type_ref.with_parents(&entry.fields));
     }
-    // The fields without an owner stay, too.
+    // The fields without an owner also stay.
     let (_, gone) = without(&gone);
     let (pruned, _) = without(&gone.intersection(&last));
     *merged = pruned;

@@ -4,7 +4,7 @@
 //! ports: {type: array, x-kubernetes-list-type: map, x-kubernetes-list-map-keys: [port, protocol], items: {…}}
 //! ```
 //!
-//! The schema is that of a CRD or of a built-in kind. Server-side apply needs four operations: the fields that a
+//! The schema belongs to a CRD or to a built-in kind. Server-side apply needs four operations: the fields that a
 //! value sets, the difference of two values, their merge, and the removal of fields. Structured-merge-diff calls them
 //! ToFieldSet, Compare, Merge and RemoveItems.
 
@@ -403,7 +403,7 @@ impl<'a> TypeRef<'a> {
         }
     }
 
-    /// The error of a value whose type is not that of the schema.
+    /// The error of a value whose type is not the schema's.
     fn mistyped(self, value: &Value) -> Option<String> {
         let wanted = match (self.schema["type"].as_str()?, value) {
             (_, Value::Null)

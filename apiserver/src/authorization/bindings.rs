@@ -114,7 +114,7 @@ pub(crate) fn granted(
     Some(given.chain(of_bindings(collections, &user)).collect())
 }
 
-/// The rules that all bindings give to a user: first those of ClusterRoleBindings.
+/// The rules that all bindings give to a user, ClusterRoleBindings first.
 fn of_bindings(collections: &Collections<'_>, user: &Subject) -> Vec<Granted> {
     let mut all = Vec::new();
     for plural in ["clusterrolebindings", "rolebindings"] {

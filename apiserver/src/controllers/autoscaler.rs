@@ -1,6 +1,6 @@
 //! HorizontalPodAutoscalers: writes the replicas of their targets, by the PodMetrics that a client has stored.
 //!
-//! The calculation, the conditions and their messages are those of kube-controller-manager (pkg/controller/podautoscaler), with
+//! The calculation, the conditions and their messages are as in kube-controller-manager (pkg/controller/podautoscaler), with
 //! the stabilization windows of `behavior`. There, an autoscaler is reconciled every 15 seconds, and here after each change of its
 //! target, of a Pod or of PodMetrics; PodMetrics that change one after the other count as one scrape. So the rates of `behavior`, and the age of metrics, do not count.
 
@@ -48,7 +48,7 @@ const DOWNSCALE_WINDOW_SECS: u64 = 300;
 /// The shortest pause between two changes of the replicas: two autoscalers of one target would change them for ever.
 const RESCALE_PAUSE: Duration = Duration::from_millis(200);
 
-/// How long PodMetrics must not have changed, so that those of one `kubectl apply` count together.
+/// How long PodMetrics must not have changed, so that all of one `kubectl apply` count together.
 const SCRAPE_PAUSE: Duration = Duration::from_millis(500);
 
 /// The longest wait for that: `--horizontal-pod-autoscaler-sync-period`.

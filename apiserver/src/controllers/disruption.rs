@@ -1,6 +1,6 @@
 //! PodDisruptionBudgets: how many Pods may be disrupted now, which evictions read.
 //!
-//! The calculation is that of kube-controller-manager (pkg/controller/disruption).
+//! The calculation is as in kube-controller-manager (pkg/controller/disruption).
 
 use std::collections::BTreeMap;
 

@@ -116,8 +116,8 @@ pub(crate) fn service(controllers: &mut Controllers, storage: &mut Storage, plac
     write_endpoints(storage, place, service, &endpoints, &ports, trigger.as_deref());
 }
 
-/// The earliest of the times that are new since the last reconcile, and of the first reconcile that of the Service:
-/// k8s.io/endpointslice, `TriggerTimeTracker`.
+/// The earliest time that is new since the last reconcile; at the first reconcile, the time of the Service. See
+/// `TriggerTimeTracker` in k8s.io/endpointslice.
 fn trigger(
     all: &mut HashMap<Place, Triggers>,
     place: &Place,
@@ -190,7 +190,7 @@ fn endpoint(service: &Value, pod: &Value) -> Option<Endpoint> {
     })
 }
 
-/// The ports of the endpoints: the target ports, whose names are those of a port of a container.
+/// The ports of the endpoints: the target ports. A name refers to a port of a container.
 fn ports(ports: &Value, pod: Option<&Value>) -> Vec<Value> {
     let containers = || each(pod.map_or(&Value::Null, |pod| &pod["spec"]["containers"]));
     let mut all = Vec::new();

@@ -5,7 +5,7 @@
 //! 429 Cannot evict pod as it would violate the pod's disruption budget.
 //! ```
 //!
-//! The rules are those of kube-apiserver (pkg/registry/core/pod/storage/eviction.go).
+//! The rules are as in kube-apiserver (pkg/registry/core/pod/storage/eviction.go).
 
 use serde_json::{Value, json};
 

@@ -56,7 +56,7 @@ pub(crate) fn collect(storage: &mut Storage, place: &Place) {
         change(storage, place, Part::Main, |object| object["metadata"]["ownerReferences"] = keep.into());
         return;
     }
-    // A dependent of an owner in foreground deletion is deleted in the foreground too.
+    // A dependent of an owner in foreground deletion is also deleted in the foreground.
     let dependents = storage.dependents(uid(&object));
     let foreground = states.contains(&Owner::Waiting) && !dependents.is_empty();
     // Owners in a circle would wait for each other, so this one stops blocking. See attemptToDeleteItem in Kubernetes.

@@ -1,6 +1,6 @@
 //! Jobs, whose Pods run to completion, and CronJobs, which create Jobs.
 //!
-//! The calculations, reasons and messages are those of kube-controller-manager (pkg/controller/job, pkg/controller/cronjob).
+//! The calculations, reasons and messages are as in kube-controller-manager (pkg/controller/job, pkg/controller/cronjob).
 //! Each Pod has a finalizer until the status of its Job counts it. Indexed Jobs get no Pods.
 
 use std::time::{Duration, SystemTime};

@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// How often the kubelet renews its Lease: `nodeLeaseDurationSeconds` / 4. In an idle cluster, these writes raise the
-/// resourceVersion, also that of bookmarks.
+/// resourceVersion, also in bookmarks.
 pub(crate) const HEARTBEAT: Duration = Duration::from_secs(10);
 
 pub(crate) const NODE: &str = "node-1";

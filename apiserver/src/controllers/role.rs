@@ -1,4 +1,4 @@
-//! ClusterRoles: those of every cluster, and those whose rules are the rules of other roles.
+//! ClusterRoles: the roles of every cluster, and aggregated roles, whose rules come from other roles.
 
 use serde_json::Value;
 
@@ -11,7 +11,7 @@ use crate::{
 
 pub(crate) const ROLES: &str = "clusterroles.rbac.authorization.k8s.io";
 
-/// The roles and bindings of kube-apiserver that are for users: those of its own components are missing. One object in each line.
+/// kube-apiserver's roles and bindings for users, without the ones for components of the cluster. One object in each line.
 const DEFAULTS: &str = include_str!("default_roles.json");
 
 pub(crate) fn bootstrap(storage: &mut Storage) {

@@ -1,6 +1,6 @@
 //! Deployments and ReplicaSets: creates Pods from templates, and rolls out new templates step by step.
 //!
-//! The calculations, reasons and messages are those of kube-controller-manager (pkg/controller/deployment). So
+//! The calculations, reasons and messages are as in kube-controller-manager (pkg/controller/deployment). So
 //! operators, and `kubectl rollout status`, see the same values as in a cluster.
 
 use std::{sync::Arc, time::Duration};
@@ -193,7 +193,7 @@ fn scale_paused(storage: &mut Storage, deployment: &Value, new: Option<&Stored>,
     }
 }
 
-/// Compares the template of a ReplicaSet, without the hash label, with that of the Deployment.
+/// Compares the template of a ReplicaSet, without the hash label, with the Deployment's.
 fn same_template(deployment: &Value, set: &Value) -> bool {
     let mut template = set["spec"]["template"].clone();
     if let Some(labels) = template["metadata"]["labels"].as_object_mut() {
@@ -202,7 +202,7 @@ fn same_template(deployment: &Value, set: &Value) -> bool {
     template == deployment["spec"]["template"]
 }
 
-/// A hash of the template, in letters that form no words. It differs from that of Kubernetes, which hashes Go structs.
+/// A hash of the template, in letters that form no words. Kubernetes hashes Go structs, so its hashes differ.
 fn template_hash(template: &Value) -> String {
     // FNV-1a, as in Kubernetes.
     let mut hash: u32 = 2_166_136_261;
@@ -222,7 +222,7 @@ fn revision(object: &Value) -> i64 {
     object["metadata"]["annotations"][REVISION].as_str().and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
-/// The revision after those of all ReplicaSets.
+/// One more than the highest revision of the ReplicaSets.
 fn next_revision(sets: &[Stored]) -> i64 {
     sets.iter().map(|(_, set)| revision(set)).max().unwrap_or(0).saturating_add(1)
 }
@@ -301,7 +301,7 @@ fn sync_set(
     });
 }
 
-/// Adds the annotations of a Deployment to those of its ReplicaSet. None is ever removed.
+/// Adds the annotations of a Deployment to its ReplicaSet. None is ever removed.
 fn copy_annotations(deployment: &Value, annotations: &mut Value) {
     let all = deployment["metadata"]["annotations"].as_object().into_iter().flatten();
     for (name, value) in all.filter(|(name, _)| !NOT_COPIED.contains(&name.as_str())) {

@@ -4,7 +4,7 @@
 //! StatefulSet web   Pods web-0, web-1   claims data-web-0, data-web-1   ControllerRevision web-7c5b6fd8d9
 //! ```
 //!
-//! The order of all steps, the names, reasons and messages are those of kube-controller-manager
+//! The order of all steps, the names, reasons and messages are as in kube-controller-manager
 //! (pkg/controller/statefulset). A ControllerRevision keeps each template, so that a rollout with a partition can still
 //! create Pods of the old one.
 
@@ -95,7 +95,7 @@ fn hash(patch: &Value) -> String {
     letters(hash)
 }
 
-/// Finds the two revisions, and creates that of a new template. The revision of a template that is used again becomes
+/// Finds the two revisions, and creates one for a new template. The revision of a template that is used again becomes
 /// the newest.
 pub(super) fn revisions(storage: &mut Storage, place: &Place, set: &Value) -> Option<Revisions> {
     let mut all = controlled(storage, set, REVISIONS);

@@ -41,7 +41,7 @@ use crate::{
     storage::Place,
 };
 
-/// The annotation of a Pod with the log of its containers; `listwatch/logs.NAME` is that of one container.
+/// The annotation of a Pod with the log of its containers; `listwatch/logs.NAME` is for one container.
 const LOGS: &str = "listwatch/logs";
 
 /// The log of a container without the annotation.
@@ -166,7 +166,7 @@ fn status<'a>(pod: &'a Value, container: &str) -> Option<&'a Value> {
     all.find(|status| status["name"] == container)
 }
 
-/// When the container of a log started: the one that runs or has ended, or the previous one. The errors are those of the kubelet.
+/// When the container of a log started: the one that runs or has ended, or the previous one. The errors are the kubelet's.
 fn started(pod: &Value, container: &str, previous: bool) -> Result<String, StatusError> {
     let name = text(&pod["metadata"]["name"]);
     let refused =

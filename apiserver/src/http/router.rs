@@ -22,7 +22,7 @@ use crate::{
     tokens,
 };
 
-/// Answers one authorized request. An anonymous request can be authorized too, for example for `/healthz`.
+/// Answers one authorized request. An anonymous request can also be authorized, for example for `/healthz`.
 pub(crate) async fn answer(server: &Arc<Server>, request: &Request) -> Answer {
     let Some(path) = ResourcePath::parse(&request.path) else {
         return non_resource(server, request).unwrap_or_else(Answer::refused);

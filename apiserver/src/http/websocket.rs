@@ -66,7 +66,7 @@ const MESSAGE_BYTES_MAX: usize = 32 * 1024 * 1024;
 const CLOSE_MAX: Duration = Duration::from_secs(1);
 
 /// The answer to a request for a WebSocket: the handshake with the stream as its body, or a refusal. The checks and their
-/// order are those of golang.org/x/net/websocket, which kube-apiserver uses.
+/// order are as in golang.org/x/net/websocket, which kube-apiserver uses.
 pub(crate) fn handshake(request: &Request, stream: Stream) -> Response<AnswerBody> {
     let headers = &request.headers;
     let Some(key) = headers.get(header::SEC_WEBSOCKET_KEY).filter(|key| !key.is_empty()) else {

@@ -63,7 +63,7 @@ fn check(value: &Value, schema: &Value, path: &FieldPath<'_>, all: &mut Vec<Caus
             let required = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str);
             for name in required {
                 let is_text = resolved(&schema["properties"][name])["type"] == "string";
-                // An empty audience is that of kube-apiserver.
+                // An empty audience means kube-apiserver.
                 if is_text && name != "audience" && text(&value[name]).is_empty() {
                     all.push(Cause::required(FieldPath::Field(path, name).to_string(), ""));
                 }

@@ -1,7 +1,7 @@
 //! ClusterIP and node port allocation: assigns `clusterIP`, `ipFamilies` and node ports to a Service, or checks the
 //! ones it requests. After a change of its type, a Service releases the fields that the new type does not use.
 //!
-//! The order of the checks and the messages are those of pkg/registry/core/service: strategy.go, storage/storage.go,
+//! The order of the checks and the messages are as in pkg/registry/core/service: strategy.go, storage/storage.go,
 //! storage/alloc.go. The cluster has one IP family, IPv4.
 
 use std::{
@@ -25,7 +25,7 @@ const NETWORK: [u8; 2] = [10, 96];
 /// Hosts to assign. 0 is the address of the network, and 65535 is for broadcasts.
 const HOSTS: std::ops::Range<u16> = 256..u16::MAX;
 
-/// Hosts reserved for Services that request an address. The first is that of the Service `kubernetes`.
+/// Hosts reserved for Services that request an address. The Service `kubernetes` has the first.
 const RESERVED_HOSTS: std::ops::Range<u16> = 2..256;
 
 /// `--service-node-port-range`.

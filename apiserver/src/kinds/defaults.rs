@@ -120,7 +120,7 @@ fn generate_selector(job: &mut Value) {
     set_default_at(&mut job["spec"]["selector"]["matchLabels"], key, &metadata["uid"]);
 }
 
-/// A Job without labels has those of its template. In kube-apiserver, it shares their map, and so also gets those of [`POD_LABELS`],
+/// A Job without labels gets its template's. In kube-apiserver, both share one map, so the Job also gets the [`POD_LABELS`],
 /// unless admission has changed the Job before.
 pub(crate) fn label_as_template(job: &mut Value) {
     let labels = job["spec"]["template"]["metadata"]["labels"].clone();

@@ -1,7 +1,7 @@
 //! The ObjectMeta of all kinds: its validation (names, labels, annotations, finalizers, owner references), and whether an object is
 //! being deleted.
 //!
-//! The rules and messages are those of apimachinery/pkg/api/validation and pkg/util/validation.
+//! The rules and messages are as in apimachinery/pkg/api/validation and pkg/util/validation.
 
 use serde_json::Value;
 

@@ -4,7 +4,7 @@
 //! PersistentVolumeClaim "data" is invalid: spec.resources.requests.storage: Forbidden: field can not be less than status.capacity
 //! ```
 //!
-//! The rules, their order and their messages are those of pkg/apis/{apps,core}/validation.
+//! The rules, their order and their messages are as in pkg/apis/{apps,core}/validation.
 
 use serde_json::{Value, json};
 

@@ -69,7 +69,7 @@ impl StatusError {
         StatusError::invalid_as(group, &kind.kind, name, causes)
     }
 
-    /// A custom resource with another `kind` than that of the path. The error names the kind of the body.
+    /// A custom resource with another `kind` than its path. The error names the kind of the body.
     pub(crate) fn wrong_kind(kind: &Kind, theirs: &str, name: &str) -> StatusError {
         let cause = Cause::invalid("kind", &theirs.into(), &format!("must be {}", kind.kind));
         StatusError::invalid_as(&kind.group, theirs, name, vec![cause])

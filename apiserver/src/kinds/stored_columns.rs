@@ -400,7 +400,7 @@ fn claim_state(claim: &Value) -> String {
     states.join(",")
 }
 
-/// `pods: 1/2, requests.cpu: 0/1`, or those of limits alone.
+/// `pods: 1/2, requests.cpu: 0/1`, or the limits alone.
 fn quotas(status: &Value, limits: bool) -> String {
     let mut all = Vec::new();
     for (resource, hard) in status["hard"].as_object().into_iter().flatten() {

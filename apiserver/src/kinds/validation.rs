@@ -4,7 +4,7 @@
 //! Deployment.apps "web" is invalid: spec.template.metadata.labels: Invalid value: {"app":"x"}: `selector` does not match …
 //! ```
 //!
-//! The rules, their order and their messages are those of pkg/apis/*/validation, as far as authors of operators need
+//! The rules, their order and their messages are as in pkg/apis/*/validation, as far as authors of operators need
 //! them. Pods are in `pods.rs`.
 
 use std::net::IpAddr;

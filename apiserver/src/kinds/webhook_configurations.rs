@@ -106,7 +106,7 @@ fn url_errors(all: &mut Vec<Cause>, url: &str, at: &str) {
         invalid(scheme, &format!("'https' is the only allowed URL scheme{form}"));
     }
     let authority = uri.authority().map(|authority| authority.as_str()).unwrap_or_default();
-    // Without a scheme, the first part of a URL is no host.
+    // Without a scheme, the first part of a URL is not a host.
     if authority.is_empty() || scheme.is_empty() {
         invalid("", &format!("host must be specified{form}"));
     }

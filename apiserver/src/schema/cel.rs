@@ -43,7 +43,7 @@ use crate::{
     status::Cause,
 };
 
-/// The functions of the crate `cel`, and those of Kubernetes. Created once, because that is slow.
+/// The functions of the crate `cel` and of Kubernetes. Created once, because that is slow.
 pub(super) static ENV: LazyLock<Arc<Env>> = LazyLock::new(|| Arc::new(new_env()));
 
 pub(super) fn new_env() -> Env {
@@ -120,7 +120,7 @@ pub(super) fn on_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-/// Compiles a rule of at most [`RULE_TOKENS_MAX`] tokens. Words inside string literals count as tokens, too.
+/// Compiles a rule of at most [`RULE_TOKENS_MAX`] tokens. Words inside string literals also count as tokens.
 pub(super) fn program(rule: &str) -> Result<Program, String> {
     let mut tokens = 0;
     let mut in_word = false;

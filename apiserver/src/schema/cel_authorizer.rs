@@ -23,7 +23,7 @@ use crate::{
     schema::cel_library::{Copy, Opaque, OpaqueType, copy, error, function_table, method},
 };
 
-/// Answers the `spec` of an access review with its `status`. The user is a ServiceAccount, or that of the request.
+/// Answers the `spec` of an access review with its `status`. The user is a ServiceAccount, or the request's user.
 pub(crate) type Authorize = dyn Fn(Option<&str>, &Value) -> Value + Send + Sync;
 
 /// Decides for one user.

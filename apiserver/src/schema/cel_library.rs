@@ -101,7 +101,7 @@ macro_rules! function_table {
 
 pub(super) use function_table;
 
-/// Declares all functions of Kubernetes, without those of an authorizer.
+/// Declares all functions of Kubernetes, except for the authorizer's.
 pub(super) fn declare(env: &mut Env) -> Result<(), DeclarationError> {
     declare_networks(env)?;
     declare_lists(env)?;
@@ -154,7 +154,7 @@ fn texts(all: Vec<String>) -> Vec<Box<dyn Val>> {
     all.into_iter().map(|text| Box::new(CelString::from(text)) as Box<dyn Val>).collect()
 }
 
-/// The parts of a text that match a regular expression, at most `max` of them. A negative number is no limit.
+/// The parts of a text that match a regular expression, at most `max` of them. A negative number means no limit.
 fn found(text: &str, pattern: &str, max: i64) -> Result<Vec<String>, ExecutionError> {
     let regex = re2::compile(pattern).map_err(|why| error(format!("Illegal regex: {why}")))?;
     // The expression may match between the bytes of a character.

@@ -31,7 +31,7 @@ pub(crate) fn check_types(value: &Value, name: &str) -> Result<(), String> {
     check.mismatch.map_or(Ok(()), Err)
 }
 
-/// Limits the lists of a patch like those of an object: the merge compares each item with all others.
+/// Limits the lists of a patch like an object's: the merge compares each item with all others.
 pub(crate) fn check_lists(patch: &Value) -> Result<(), String> {
     TypeCheck::default().lists(patch, "the patch")
 }

@@ -8,7 +8,7 @@
 //! A field with the zero value of its type is omitted (`omitempty`), unless it is a pointer: `priority` is an `*int32`. OpenAPI
 //! does not show pointers. `go_pointer_fields.txt` lists them, from `types.go` of k8s.io/api and k8s.io/apimachinery 0.36.
 //!
-//! A struct that is no pointer, such as the `metadata` of a pod template, is never omitted: OpenAPI has a default for it. The same
+//! A struct that is not a pointer, such as the `metadata` of a pod template, is never omitted: OpenAPI has a default for it. The same
 //! holds for most required fields.
 
 use std::{

@@ -165,7 +165,7 @@ fn variable(at: &IdedExpr) -> Option<&str> {
     }
 }
 
-/// The evaluation of an expression, with those of the variables that it uses.
+/// The evaluation of an expression, and of the variables that it uses.
 struct Evaluation<'s, 'v> {
     activation: &'s Activation<'v>,
     /// The error of the variable that failed last. The library only learns that there is none.
@@ -265,7 +265,7 @@ fn is_constructed(name: &str) -> bool {
     name == "JSONPatch" || name == "Object" || name.starts_with("Object.")
 }
 
-/// A value with constructed objects, in JSON. Below an object, the names of types must be those of the fields.
+/// A value with constructed objects, in JSON. Below an object, the name of a type must be its field's path.
 fn constructed(value: &cel::Value, at: Option<&str>) -> Result<Value, String> {
     match value {
         cel::Value::Struct(object) => {
@@ -489,7 +489,7 @@ mod tests {
     use super::*;
     use crate::schema::cel_authorizer::authorizer;
 
-    /// Once, the evaluation of each variable was nested in that of the next one, and overflowed the stack.
+    /// Once, each variable was evaluated inside the evaluation of the next one, which overflowed the stack.
     #[test]
     fn a_long_chain_of_variables_does_not_overflow_the_stack() {
         let chain = |first: &str, next: &dyn Fn(&str) -> String| {

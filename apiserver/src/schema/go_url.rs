@@ -1,4 +1,4 @@
-//! URLs as Go parses them, which are neither those of browsers nor those of RFC 3986.
+//! URLs as Go parses them, which differs from browsers and from RFC 3986.
 //!
 //! ```text
 //! /a?b=1          a path alone is a URL; `a` is not

@@ -1,4 +1,4 @@
-//! The OpenAPI definitions of built-in types: those of kube-apiserver, without descriptions and most defaults.
+//! The OpenAPI definitions of built-in types, from kube-apiserver, without descriptions and most defaults.
 //!
 //! ```json
 //! "ContainerPort": {"properties": {"containerPort": {"format": "int32", "type": "integer"}, …}, "type": "object"}

@@ -22,7 +22,7 @@ const CLASSES: [&str; 14] = [
 /// Most repetitions of one part.
 const REPEAT_MAX: usize = 1000;
 
-/// Compiles an expression that Go's `regexp.Compile` takes. The error is that of Go.
+/// Compiles an expression that Go's `regexp.Compile` takes. The error is Go's.
 pub(crate) fn compile(pattern: &str) -> Result<Regex, String> {
     let error = |(code, part)| format!("error parsing regexp: {code}: `{part}`");
     let translated = translate(pattern).map_err(error)?;

@@ -4,7 +4,7 @@
 //! spec.validation.openAPIV3Schema.properties[size].type: Unsupported value: "int": supported values: "array", "boolean", …
 //! ```
 //!
-//! The rules and messages are those of apiextensions-apiserver; see
+//! The rules and messages are as in apiextensions-apiserver; see
 //! <https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/#specifying-a-structural-schema>.
 //! The types and the estimated costs of CEL rules are not checked.
 

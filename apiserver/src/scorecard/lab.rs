@@ -407,7 +407,7 @@ impl<'a> Lab<'a> {
         }
     }
 
-    /// The custom resources, and what the operator created for them, that still exist. Not those of the kinds in
+    /// The custom resources, and what the operator created for them, that still exist, except for the kinds in
     /// [`Scorecard::keep`].
     pub(super) fn remaining(&self) -> Vec<String> {
         let mut remaining = self.samples_left();

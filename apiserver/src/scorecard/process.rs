@@ -11,7 +11,7 @@ use tokio::process::{Child, Command};
 
 use super::settings::CannotJudge;
 
-/// What a log has after a panic: in Rust, Go, client-go, and of a thread in Python and Java. A traceback alone is no panic: kopf logs one
+/// What a log has after a panic: in Rust, Go, client-go, and of a thread in Python and Java. A traceback alone is not a panic: kopf logs one
 /// for each request that is refused, and tries again.
 const PANICS: [&str; 4] = ["panicked at", "panic: ", "Observed a panic", "Exception in thread"];
 
@@ -67,7 +67,7 @@ impl Process {
         let _ = self.child.kill().await;
     }
 
-    /// Whether all its threads, and those of the processes that it has started, sleep. `false` where nobody can say.
+    /// Whether all its threads, and all threads of the processes that it has started, sleep. `false` if unknown.
     pub(super) fn sleeps(&self) -> bool {
         let Some(id) = self.child.id() else { return false };
         let mut processes = vec![id];

@@ -246,7 +246,7 @@ impl<'a> Reference<'a> {
         repaired.await.map(Vec::as_slice)
     }
 
-    /// Waits until the state of a run is that of the reference.
+    /// Waits until a run has the state of the reference.
     pub(super) async fn judge(&self, lab: &mut Lab<'_>, after: &str) -> Result<Verdict, CannotJudge> {
         lab.judge(&self.state, &self.mask, after).await
     }

@@ -84,8 +84,7 @@ const UID_BYTES: usize = 36;
 /// Numbers within a day of now are times.
 const DAY_SECS: u64 = 24 * 60 * 60;
 
-/// Whether the writes of an object are those of an operator at work, and not its records or its lock, nor those of the controller of
-/// Deployments.
+/// Whether the writes of an object are an operator's work, and not its records, its lock, or writes of the Deployment controller.
 pub(super) fn is_compared(collection: &str, object: &Value) -> bool {
     let is_of_deployment = || {
         let mut owners = object["metadata"]["ownerReferences"].as_array().into_iter().flatten();
@@ -184,12 +183,12 @@ impl Mask {
     }
 }
 
-/// A name with `*` for the random parts of the names of its run: the Service `web-x7k2p-svc` of the Deployment `web-x7k2p`, too.
+/// A name with `*` for the random parts of all names of its run: beside a Deployment `web-x7k2p`, `web-x7k2p-svc` is `web-*-svc`.
 pub(super) fn without_parts(name: &str, parts: &BTreeSet<&str>) -> String {
     parts.iter().fold(name.to_owned(), |name, part| name.replace(part, "*"))
 }
 
-/// What a name has in common with those of other runs if its last part is random, and this part: `deployments.apps/web-??????` and
+/// What a name has in common with names of other runs if its last part is random, and this part: `deployments.apps/web-??????` and
 /// `x7k2p9` for `deployments.apps/default/web-x7k2p9`.
 fn random_form(name: &str) -> Option<(String, &str)> {
     let (collection, key) = name.split_once('/')?;

@@ -1,6 +1,6 @@
 //! Changes of a custom resource that its CRD suggests: a correct operator applies each. Nothing in this file does I/O.
 //!
-//! The idea, and most of the rules, are those of Acto (SOSP 2023): <https://github.com/xlab-uiuc/acto>.
+//! The idea, and most of the rules, come from Acto (SOSP 2023): <https://github.com/xlab-uiuc/acto>.
 
 use std::cmp::Reverse;
 

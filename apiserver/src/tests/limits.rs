@@ -95,7 +95,7 @@ async fn a_watch_with_an_overflowing_timeout_ends_at_once() {
     assert_eq!(watch.next().await, "end");
 }
 
-/// Each object waited for the deletion of the others. (On kube-apiserver, too, an object that owns itself is stuck.)
+/// Each object waited for the deletion of the others. (On kube-apiserver, an object that owns itself is stuck as well.)
 #[tokio::test]
 async fn a_circle_of_owners_can_be_deleted_in_the_foreground() {
     let fixture = Fixture::start().await;

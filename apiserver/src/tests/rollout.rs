@@ -147,7 +147,7 @@ async fn a_deployment_that_recreates_has_no_new_pod_before_the_last_old_one_is_g
     assert_eq!(gone, 3);
 }
 
-/// The conditions are those of pkg/controller/deployment/progress.go and sync.go.
+/// The conditions are as in pkg/controller/deployment/progress.go and sync.go.
 #[tokio::test]
 async fn a_paused_deployment_has_a_condition_can_be_scaled_and_does_not_roll() {
     let fixture = Fixture::start().await;
@@ -318,7 +318,7 @@ async fn the_pods_of_a_deployment_are_available_after_min_ready_seconds() {
     assert_eq!(number(&web, available), 0);
     sleep(Duration::from_secs(40)).await;
     assert_eq!(number(&fixture.get(WEB).await.1, available), 3);
-    // A change reaches the ReplicaSet too.
+    // A change also reaches the ReplicaSet.
     fixture.merge(WEB, json!({"spec": {"minReadySeconds": null}})).await;
     let is_gone = |_: u16, sets: &Value| sets["items"][0]["spec"]["minReadySeconds"].is_null();
     fixture.until("/apis/apps/v1/namespaces/default/replicasets", is_gone).await;

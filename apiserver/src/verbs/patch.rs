@@ -297,7 +297,7 @@ fn unknown_directive(patch: &Value) -> StatusError {
 }
 
 /// Merges a list: an item matches by its merge key, or by its value if there is no key. Without `$setElementOrder`, the
-/// order is that of the patch.
+/// items are in the order of the patch.
 fn merge_list(
     live: &mut Vec<Value>,
     mut patch: Vec<Value>,

@@ -401,7 +401,7 @@ impl Watch {
         if self.bookmark_at.is_some_and(|at| now >= at) {
             self.bookmark_at = next_bookmark(now, self.deadline, &self.course);
             self.read_on();
-            // With the fault `bookmarks`, an idle server sends them too.
+            // With the fault `bookmarks`, an idle server also sends them.
             let is_due = self.version > self.start || self.course.bookmarks_every().is_some();
             if self.phase == Phase::Following && is_due {
                 let bookmark = self.form.bookmark(&self.kind, self.version, false, self.columns);

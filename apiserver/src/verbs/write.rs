@@ -1,7 +1,7 @@
 //! Create, update (PUT, and PATCH after `patch.rs`) and apply: the steps between a request and the storage, with the 409s for
 //! an old resourceVersion and for a name that exists.
 //!
-//! The order is that of kube-apiserver: check names and versions, restore the fields that only the server writes, prune
+//! The order is as in kube-apiserver: check names and versions, restore the fields that only the server writes, prune
 //! unknown fields, set defaults, validate. Then the object is stored, but only if it differs from the stored one: a
 //! write without a change makes no new version and no event.
 
@@ -36,7 +36,7 @@ pub(crate) struct WriteOptions<'a> {
     pub(crate) unknown_fields: UnknownFields,
     /// A patch: its strict validation errors have a code of their own.
     pub(crate) is_patch: bool,
-    /// The error of an apply or a PUT that may only change an object, and creates one. It comes after those of validation.
+    /// The error of an apply or a PUT that may only change an object, and creates one. Errors of validation come first.
     pub(crate) create_forbidden: Option<StatusError>,
     /// The manager that owns the changed fields.
     pub(crate) manager: Manager,

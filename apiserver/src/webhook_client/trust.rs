@@ -22,7 +22,7 @@ pub(super) struct Trust {
 }
 
 impl Trust {
-    /// The error is that of a bundle without certificates, or with one that cannot be read.
+    /// Fails if the bundle has no certificates, or one that cannot be read.
     pub(super) fn new(
         bundle: Vec<CertificateDer<'static>>,
         provider: &Arc<CryptoProvider>,

@@ -64,7 +64,7 @@ async fn objects<'a>(reference: &Reference<'a>, lab: &Lab<'a>) -> Vec<(String, V
         let mut add = |what: String, name: &str, mut object: Value| {
             let metadata = &mut object["metadata"];
             metadata["name"] = name.into();
-            // An object that selects the sample by its labels would select this one too, and rightly have another state.
+            // An object that selects the sample by its labels would also select this one, and rightly have another state.
             metadata["labels"] = Value::Null;
             objects.push((format!("{kind} {what}"), object));
         };

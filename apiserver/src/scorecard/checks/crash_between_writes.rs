@@ -66,7 +66,7 @@ pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict
     let mut late = None;
     while let Some((verdict, journal)) = verdicts.next().await {
         if let Some(failure) = failure(verdict?, &mut late) {
-            // Not that of another run, which ends later.
+            // Not the journal of another run, which ends later.
             if let Some(journal) = journal {
                 journal::note(|| journal);
             }

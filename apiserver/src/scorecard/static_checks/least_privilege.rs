@@ -97,7 +97,7 @@ fn rules_of_roles(rbac: &[Value]) -> Vec<RoleRule<'_>> {
 fn rules_of_bundle(bundle: &[Value]) -> Vec<RoleRule<'_>> {
     let mut rules = Vec::new();
     for csv in bundle.iter().filter(|object| object["kind"] == "ClusterServiceVersion") {
-        // OLM makes a ClusterRole of `permissions`, too, if the operator is installed for all namespaces.
+        // OLM also makes a ClusterRole of `permissions` if the operator is installed for all namespaces.
         let is_for_all = |mode: &Value| mode["type"] == "AllNamespaces" && mode["supported"] == true;
         let widest = if list(&csv["spec"]["installModes"]).any(is_for_all) {
             Scope::Cluster
