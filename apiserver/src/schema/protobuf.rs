@@ -70,7 +70,7 @@ pub(crate) fn name(body: &[u8]) -> Result<String, String> {
 /// The `typeMeta` and the `raw` of a runtime.Unknown.
 fn unknown(body: &[u8]) -> Result<(&[u8], &[u8]), String> {
     let Some(unknown) = body.strip_prefix(PREFIX) else {
-        return Err(format!("the body is not a protobuf message of Kubernetes, which starts with {PREFIX:?}"));
+        return Err(format!("the body is not a Kubernetes protobuf message, which starts with {PREFIX:?}"));
     };
     Ok((bytes_of(unknown, 1)?, bytes_of(unknown, 2)?))
 }
@@ -397,7 +397,7 @@ mod tests {
         let of = |metadata: &[u8]| refused(&body("Namespace", &[metadata.to_vec()]));
         assert_eq!(
             refused(b"{}"),
-            "the body is not a protobuf message of Kubernetes, which starts with [107, 56, 115, 0]"
+            "the body is not a Kubernetes protobuf message, which starts with [107, 56, 115, 0]"
         );
         assert_eq!(refused(b"k8s\0\xff\xff"), "the message ends inside a field");
         assert_eq!(of(&[0x0a, 0x7f]), "the message ends inside a field");
