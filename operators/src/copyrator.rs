@@ -72,7 +72,7 @@ const SOURCES_AND_COPIES: &str = "To read the sources, and to create, correct an
 /// The flags of the operator.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Settings {
-    /// copyrator: copy Secrets, too. Needs the permissions of manifests/copyrator/secrets
+    /// copyrator: also copy Secrets. Needs the permissions of manifests/copyrator/secrets
     #[arg(long = "copyrator-secrets", value_name = "BOOL")]
     #[arg(env = "LISTWATCH_COPYRATOR_SECRETS", default_value = "false")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
@@ -83,11 +83,11 @@ pub struct Settings {
     #[arg(long = "copyrator-source-namespaces", value_name = "GLOB")]
     #[arg(env = "LISTWATCH_COPYRATOR_SOURCE_NAMESPACES", value_delimiter = ',')]
     pub source_namespaces: Vec<Glob>,
-    /// copyrator: how much memory the objects to copy may take, in MiB; those of one namespace half of it. Default: 16
+    /// copyrator: how much memory the objects to copy may take, in MiB; half of it for each namespace. Default: 16
     #[arg(long, value_name = "MIB", env = "LISTWATCH_COPYRATOR_SOURCES_MIB")]
     pub copyrator_sources_mib: Option<u32>,
     /// copyrator: serve only the CopyratorRule with this name; '*' for all. Default: main-rule if copyrator runs alone, else
-    /// all. Its namespace is that of --namespace, else $NAMESPACE, else default
+    /// all. Its namespace is --namespace, else $NAMESPACE, else default
     #[arg(long, value_name = "NAME", env = "RULE_NAME")]
     pub rule_name: Option<String>,
     /// The namespace of that rule, if no namespace is named otherwise: `$NAMESPACE`, or else `default`.
@@ -232,13 +232,13 @@ impl CopyratorSpec {
 }
 
 impl Settings {
-    /// Serves `main-rule` by default, as the article's operator does. Empty `namespaces` get that of the only rule.
+    /// Serves `main-rule` by default, as the article's operator does. Empty `namespaces` get the only rule's.
     pub fn runs_alone(&mut self, namespaces: &mut Vec<String>) {
         self.rule_name.get_or_insert_with(|| MAIN_RULE.to_owned());
         *namespaces = self.namespaces(namespaces).to_vec();
     }
 
-    /// The namespaces of the rules, or that of the only rule if none is given.
+    /// The given namespaces, or the only rule's if none is given.
     fn namespaces<'a>(&'a self, given: &'a [String]) -> &'a [String] {
         match self.only_rule() {
             Some(_) if given.is_empty() => slice::from_ref(&self.rule_namespace),

@@ -66,8 +66,7 @@ pub struct DatabaseFlags {
     /// database: the image of the Pods, without its tag, which is the version of PostgreSQL
     #[arg(long, value_name = "REPOSITORY", env = "DATABASE_IMAGE", default_value = "postgres")]
     pub database_image: String,
-    /// database: the addresses from which PostgreSQL accepts connections: those of the cluster's Pods. Default: all private
-    /// addresses
+    /// database: the addresses from which PostgreSQL accepts connections: the cluster's Pods. Default: all private addresses
     #[arg(long, value_name = "CIDR,…", env = "DATABASE_POD_CIDRS", value_delimiter = ',', default_value = PRIVATE, value_parser = cidr, hide_default_value = true)]
     pub database_pod_cidrs: Vec<String>,
 }
@@ -265,7 +264,7 @@ fn last_backup_succeeded(status: &CronJobStatus) -> Verdict {
 }
 
 impl Databases {
-    /// The version to run, and why it is not that of the spec, if so: the data of one major version cannot be read by another.
+    /// The version to run, and why it is not the spec's, if so: the data of one major version cannot be read by another.
     async fn version(&self, database: &Database) -> Result<(SmolStr, Option<Verdict>), Error> {
         let (wanted, known) = (&database.spec.version, &*database.status.version);
         let live = self.live_set(database).await?;
@@ -345,8 +344,8 @@ impl Databases {
         kept
     }
 
-    /// Keeps what makes Pods. New Pods wait for the scripts: they would run those of another owner, with the
-    /// passwords at hand.
+    /// Keeps what makes Pods. New Pods wait for the scripts: they would run another owner's scripts, with
+    /// the passwords at hand.
     async fn keep_pods(
         &self,
         database: &Reconcile<Database>,
@@ -488,7 +487,7 @@ impl Databases {
     ) -> Result<Option<ObjectMeta>, Error> {
         let Some(pod) = primary else { return Ok(None) };
         let is_known = !database.status.primary_claim.is_empty();
-        // Another claim that is newer than this Pod is that of the next Pod, and is empty.
+        // Another claim that is newer than this Pod belongs to the next Pod, and is empty.
         let is_its =
             |claim: &ObjectMeta| !is_known || claim.creation_timestamp <= pod.metadata.creation_timestamp;
         Ok(self.primary_claim(database).await?.filter(is_its))

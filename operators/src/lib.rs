@@ -71,7 +71,7 @@ impl BuiltIn {
         let mut roles: Vec<Value> =
             self.definitions().iter().flat_map(|one| roles_of_users(one, "")).collect();
         if self == BuiltIn::Copyrator {
-            // A rule writes into other namespaces, in which its author may have no rights. So the writing roles are no part of `edit`.
+            // A rule writes into other namespaces, in which its author may have no rights. So the writing roles are not part of `edit`.
             for role in roles.iter_mut().filter(|role| role["metadata"]["name"] != "copyrator-viewer") {
                 role["metadata"] = json!({"name": role["metadata"]["name"]});
             }

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! [`desired`] computes the children, [`MyWebservers::reconcile`] creates and corrects them, and reports their outcomes.
-//! The children have ownerReferences, so the garbage collector deletes them with their owner. The controller deletes them, too,
+//! The children have ownerReferences, so the garbage collector deletes them with their owner. The controller also deletes them,
 //! because a cluster may run no garbage collector.
 
 pub mod types;
@@ -77,7 +77,7 @@ pub struct MyWebserverChildren {
 #[must_use]
 pub fn desired(web: &MyWebserver) -> MyWebserverChildren {
     let instance = &web.metadata.name;
-    // The label `instance` in the selector keeps the Pods of two MyWebservers apart, and `managed-by` those of other tools: each
+    // The label `instance` in the selector keeps the Pods of two MyWebservers apart, and `managed-by` the Pods of other tools: each
     // Helm chart sets the other two. The selector of a Deployment is immutable, so it has only labels that never change.
     let identity = [("app.kubernetes.io/name", "mywebserver"), (INSTANCE, instance), (MANAGED_BY, OPERATOR)];
     let selector: Labels = identity.into_iter().collect();

@@ -140,7 +140,7 @@ fn quantities(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// What users write here is too deep for a schema: the API server prunes fields that a schema does not name, also those of later versions.
+/// What users write here is too deep for a schema: the API server prunes fields that a schema does not name, also fields of later versions.
 fn any_fields(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "object", "x-kubernetes-preserve-unknown-fields": true})
 }

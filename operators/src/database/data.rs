@@ -20,7 +20,7 @@ use super::{
     types::{DatabaseDeletionPolicy, SIZE_MAX, gib},
 };
 
-/// The Secret of a role, with a new random password. That of applications has an address, too.
+/// The Secret of a role, with a new random password. The applications' Secret also has an address.
 pub(super) fn secret(database: &Database, name: &str, role: &str) -> Secret {
     let mut random = [0; 24];
     SystemRandom::new().fill(&mut random).expect("the system has random numbers");
@@ -47,12 +47,12 @@ pub(super) fn claim_name(database: &Database, ordinal: i32) -> SmolStr {
 }
 
 /// Whether a claim has the data of an instance, perhaps one that was scaled away. The labels do not say so: a copy that is made from the
-/// YAML of a claim has them, too.
+/// YAML of a claim also has them.
 pub(super) fn is_of_instance(database: &Database, claim: &ObjectMeta) -> bool {
     (0..SIZE_MAX).any(|ordinal| claim.name == claim_name(database, ordinal))
 }
 
-/// Whether an object with the name of a Secret or Job of this Database has the labels of the operator, too. Without them, it is an object
+/// Whether an object with the name of a Secret or Job of this Database also has the labels of the operator. Without them, it is an object
 /// of a user.
 pub(super) fn has_labels(database: &Database, metadata: &ObjectMeta) -> bool {
     let wanted = [(MANAGED_BY, OPERATOR), (INSTANCE, &*database.metadata.name)];
@@ -78,7 +78,7 @@ fn outliving(database: &Database, name: &str, labels: Labels) -> ObjectMeta {
 }
 
 /// The operations that make a claim or a Secret owned or not owned. The garbage collector deletes what is owned after its owner. An
-/// earlier Database of this name is such an owner, too: it would delete what this Database has written since.
+/// earlier Database of this name is also such an owner: it would delete what this Database has written since.
 pub(super) fn changes_of_owner(
     database: &Database,
     metadata: &ObjectMeta,

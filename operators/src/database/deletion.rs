@@ -122,7 +122,7 @@ impl Databases {
         Err(error.into())
     }
 
-    /// Makes the Database the owner of all its data, if each write would be accepted, and the removal of the finalizer, too.
+    /// Makes the Database the owner of all its data, if each write would be accepted, and also the removal of the finalizer.
     async fn own_all(&self, database: &Database) -> Result<(), Error> {
         self.give_all(database, DatabaseDeletionPolicy::Delete, Attempt::DryRun).await?;
         let mut finalizers = database.metadata.finalizers.iter();
@@ -240,7 +240,7 @@ impl Databases {
             || self.instance_claims(database).any(|claim| is_owned(&claim.metadata))
     }
 
-    /// The Secrets with the passwords, but for those of a user.
+    /// The Secrets with the passwords, except for a user's.
     fn own_secrets(&self, database: &Database) -> impl Iterator<Item = Arc<Meta<Secret>>> {
         let name = &database.metadata.name;
         let names = [name.clone(), format_smolstr!("{name}-replication")].into_iter();
@@ -327,7 +327,7 @@ impl Databases {
         Ok(LastBackup::Pending(if is_owned { next } else { Next::After(UNSEEN_RECHECK) }))
     }
 
-    /// Why the Job must not run yet: the scripts in its Pod would be those of another owner. Scripts that are missing are created again.
+    /// Why the Job must not run yet: the scripts in its Pod would be another owner's. Scripts that are missing are created again.
     async fn foreign_scripts(
         &self,
         database: &Database,

@@ -324,7 +324,7 @@ fn instance_mounts() -> Vec<VolumeMount> {
     ]
 }
 
-/// The volumes of an instance, but for that of the claim.
+/// The volumes of an instance, except for the claim's.
 fn instance_volumes(name: &str) -> Vec<Volume> {
     let shared_memory = EmptyDirVolumeSource {
         medium: "Memory".into(),

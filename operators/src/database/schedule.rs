@@ -6,7 +6,7 @@
 //! @every 90m          90 minutes
 //! ```
 //!
-//! The CronJob controller decides when a backup begins, in its own time zone or that of the CronJob, which this file does not need to know:
+//! The CronJob controller decides when a backup begins, in its own time zone or the CronJob's, which this file does not need to know:
 //! the longest pause between two times is the same in each, but for the hour of daylight saving time. The API server has checked the schedule.
 
 use std::time::Duration;

@@ -58,7 +58,7 @@ pub struct DatabaseSpec {
     #[serde(default, skip_serializing_if = "Annotations::is_empty")]
     #[schemars(schema_with = "pod_settings::annotations")]
     pub pod_annotations: Annotations,
-    /// Where the Pods run, also those of the Jobs, and what they may use.
+    /// Where the Pods run, also the Jobs' Pods, and what they may use.
     #[serde(flatten)]
     pub pods: PodSettings,
     /// A replica that has been further behind the primary for this time gets no connections. 10 to 3600 seconds, default 60.
