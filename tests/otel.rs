@@ -1,5 +1,5 @@
 //! Traces reach a collector, and the API server gets their context. This program is the operator, the API server and the collector,
-//! without a harness: the variables `OTEL_…` are those of a process, so the operator is a second process of it.
+//! without a harness: the variables `OTEL_…` belong to a process, so the operator is a second process of this program.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap names its line")]
 
@@ -146,7 +146,7 @@ fn hex(message: &[u8], field: u64) -> String {
     messages(message, field).flatten().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The values of a field that has a length, such as those of a message: <https://protobuf.dev/programming-guides/encoding/>.
+/// The values of a length-delimited field, such as a message: <https://protobuf.dev/programming-guides/encoding/>.
 fn messages(mut message: &[u8], field: u64) -> impl Iterator<Item = &[u8]> {
     let mut values = Vec::new();
     while !message.is_empty() {

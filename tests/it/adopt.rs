@@ -95,7 +95,7 @@ impl Restored {
         };
         eventually("the adoption of all children", are_written).await;
         let mut written = fixture.transcript().await;
-        // Kubernetes' controllers write to children, too: then the operator tries again.
+        // Kubernetes' controllers also write to children: then the operator tries again.
         written.retain(|line| !line.ends_with(" 409"));
         expected.sort();
         written.sort();

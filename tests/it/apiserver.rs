@@ -305,7 +305,7 @@ async fn a_server_starts_with_the_checkpoint_of_another_one() {
     assert!(object["metadata"]["uid"].is_string(), "{object}");
 }
 
-/// The directories of a project made by kubebuilder have files that are no objects.
+/// The directories of a project made by kubebuilder have files that are not objects.
 #[tokio::test]
 async fn a_directory_is_read_by_its_kustomization_or_with_all_below_it() {
     let dir = tempfile::tempdir().unwrap();

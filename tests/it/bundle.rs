@@ -1,4 +1,4 @@
-//! Tests `listwatch bundle`. In CI, the validator of the operator framework judges the four bundles too.
+//! Tests `listwatch bundle`. In CI, the validator of the operator framework also judges the four bundles.
 
 use std::{fs, path::Path, process::Output};
 
@@ -57,7 +57,7 @@ fn each_operator_has_a_bundle_with_an_example_of_each_version_and_only_the_right
         let resources = texts(&owned[0]["resources"], "kind");
         assert!(children.iter().all(|kind| resources.iter().any(|one| one == kind)), "{resources:?}");
         assert!(!resources.iter().any(|kind| ["", "Event", "Lease"].contains(&&**kind)), "{resources:?}");
-        // Nothing is wrong with it, and its permissions are judged as those of the ClusterRole.
+        // Nothing is wrong with it, and its permissions are judged as the ClusterRole's.
         let [crds, samples] =
             ["crd", "samples"].map(|files| format!("{}/manifests/{operator}/{files}", crate::ROOT));
         let args = ["scorecard", "--crd", &crds, "--sample", &samples, "--bundle", "bundle"];

@@ -54,7 +54,7 @@ async fn a_name_that_is_taken_costs_no_quota() {
         if is_real {
             let quota = json!({"metadata": {"name": "eight"}, "spec": {"hard": {"count/services": "8"}}});
             fixture.create("resourcequotas", &quota).await;
-            // The Service of the other owner, and that of the barrier. The controller counts the objects in its cache, which may
+            // The other owner's Service, and the barrier's. The controller counts the objects in its cache, which may
             // lag behind, and counts again when the quota changes.
             eventually("the quota to count two Services", async || {
                 let changed = json!({"spec": {"hard": {"count/secrets": unique().to_string()}}});

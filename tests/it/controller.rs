@@ -617,7 +617,7 @@ async fn a_named_scope_is_watched_as_long_as_an_object_names_it() {
         fixture.create("services", &service("b", "red")).await;
         until("b d1,d2").await;
         let open = || cluster.health().len();
-        assert_eq!(open(), 2, "one watch for both, and that of the Services");
+        assert_eq!(open(), 2, "one watch for both, and one of the Services");
 
         fixture.patch("services/a", json!({"metadata": {"labels": {"wants": "blue"}}})).await;
         until("a ").await;

@@ -131,7 +131,7 @@ fn program() -> &'static Path {
 
 fn course() -> Command {
     let mut command = Command::from(ends_with_test(program()));
-    // A busy machine is no fault of a lesson.
+    // A busy machine is not a lesson's fault.
     command.env("KUBECONFIG", ABSENT).env("LISTWATCH_LESSON_LIMIT", "10m");
     command.stdin(Stdio::null()).kill_on_drop(true);
     command
@@ -581,7 +581,7 @@ async fn an_interrupted_lesson_deletes_its_namespace() {
         assert_eq!((output.status.code(), error), (Some(1), format!("error: {cause}\n")));
         assert_eq!(cluster.left_over().await, Vec::<Value>::new());
     }
-    // The faults have ended, too.
+    // The faults have also ended.
     let watch = cluster.client.stream(Request::get("/api/v1/namespaces?watch=1")).await;
     assert!(watch.unwrap().1.chunk().await.unwrap().is_some());
 }

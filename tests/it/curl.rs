@@ -267,7 +267,7 @@ async fn answer(place: &Place, options: &Options, request: &Request) -> String {
     let client = Client::new(config).unwrap();
     // On a busy machine a connection may fail, or a watch of one second end before its first event.
     for _ in 0..TRIES {
-        // An error is an answer, too.
+        // An error is also an answer.
         let _ = client.send(request.clone()).await;
         let answer = String::from_utf8(body.0.lock().unwrap().clone()).unwrap();
         if !answer.is_empty() {
@@ -530,7 +530,7 @@ async fn get_and_watch_print_the_curl_that_gets_their_output() {
 /// Checks that the curls that a command prints get its output.
 async fn check_command(place: &Arc<Place>, args: Vec<String>) {
     let [_, stderr] = listwatch(place, &args).await;
-    // The columns are those of this answer.
+    // The columns come from this answer.
     let whole = args.iter().map(|arg| arg.replace("--output=wide", "--table")).collect::<Vec<_>>();
     let [shown, errors] = listwatch(place, &whole).await;
     assert!(!shown.is_empty(), "{whole:?}: {errors}");

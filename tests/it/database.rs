@@ -427,7 +427,7 @@ async fn another_major_version_is_refused_and_the_running_one_stays() {
     .await;
 }
 
-/// The schema once refused each status after that, because its version was newer than that of the spec.
+/// The schema once refused each status after that, because its version was newer than the spec's.
 #[tokio::test]
 async fn an_older_major_version_before_the_first_status_is_a_condition() {
     on_both(async |fixture| {
@@ -461,7 +461,7 @@ async fn the_version_of_the_data_is_what_runs_whatever_the_status_says() {
             assert_eq!(image(fixture).await, "postgres:15.4", "{version}");
             fixture.get("databases/db").await
         };
-        // No instance is ready, but the image is that of the spec. The schema would take 18 for the version that runs.
+        // No instance is ready, but the image is the spec's. The schema would take 18 for the version that runs.
         let reported = forge("18").await;
         assert_eq!(reported["status"]["version"], "");
         assert!(condition(&reported, "Stalled").is_none());
@@ -516,8 +516,8 @@ async fn a_secret_of_a_user_is_used_and_stays_as_it_is() {
     .await;
 }
 
-/// A copy of a claim or Secret, made from its YAML, has its labels. Such a claim counted as the data of an earlier Database, grew, and was
-/// deleted with the Database; such a Secret, too.
+/// A copy of a claim or Secret, made from its YAML, has its labels. Both counted as the data of an earlier Database, and were deleted
+/// with the Database; the claim also grew.
 #[tokio::test]
 async fn a_copy_with_the_labels_of_a_claim_or_secret_stays_as_it_is() {
     const CLAIMS: [&str; 5] = ["data-db-0-safe", "data-db-01", "data-db-10", "data-db-20261127", "safe"];
@@ -602,7 +602,7 @@ async fn tls_refuses_other_connections_and_a_missing_certificate_is_a_condition(
     .await;
 }
 
-/// What has data. One claim is that of an instance that was scaled away.
+/// What has data. One claim belongs to an instance that was scaled away.
 const DATA: [&str; 5] = [
     "secrets/db",
     "secrets/db-replication",

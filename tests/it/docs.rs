@@ -38,7 +38,7 @@ fn pages_show_lines_of_the_source() {
     for block in blocks {
         let (file, block) = block.split_once('\n').unwrap();
         let source = read(file);
-        // Also those of an example in a comment.
+        // Also the lines of an example in a comment.
         let code = source.lines().map(|line| line.trim().trim_start_matches(['/', '!']).trim());
         let source: BTreeSet<&str> = source.lines().map(str::trim).chain(code).collect();
         for line in block.split("```").next().unwrap().lines() {
@@ -70,7 +70,7 @@ fn rows(page: &str) -> Vec<Vec<String>> {
     page.lines().filter(is_row).map(cells).collect()
 }
 
-/// Words of the source that are in CamelCase, but are no reasons of ours: types and values of conditions, kinds,
+/// Words of the source that are in CamelCase, but are not reasons of ours: types and values of conditions, kinds,
 /// phases, and reasons of other components that we only compare with, or report as another reason.
 const NO_REASONS: &[&str] = &[
     "BadRequest",

@@ -327,7 +327,7 @@ async fn fields_of_other_managers_stay() {
         let containers = &deployment["spec"]["template"]["spec"]["containers"];
         assert_eq!(containers[0]["name"], "sidecar");
         assert_eq!(containers[1]["image"], "nginx");
-        // A port by its name is that of the first container with such a port.
+        // The name of a port refers to the first container with such a port.
         let service = fixture.get(SERVICE).await;
         for port in [&service["spec"]["ports"][0]["targetPort"], &containers[1]["readinessProbe"]["tcpSocket"]["port"]] {
             let has_port = |container: &&Value| container["ports"].as_array().is_some_and(|all| all.iter().any(|one| one["name"] == *port));

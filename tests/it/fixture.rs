@@ -394,7 +394,7 @@ impl Fixture {
         self.delete(&format!("rolebindings/{ACCOUNT}")).await;
     }
 
-    /// Gives the operator these permissions in all namespaces, too.
+    /// Also gives the operator these permissions in all namespaces.
     pub async fn allow_everywhere(&self, rules: &Value) {
         if let Server::Embedded(server) = &self.server {
             return server.set_rules(ACCOUNT, serde_json::from_value(rules.clone()).unwrap());

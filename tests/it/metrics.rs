@@ -119,7 +119,7 @@ fn queries() -> Vec<(String, String)> {
     rules.chain(targets).map(|(query, labels)| (text(query), text(labels))).collect()
 }
 
-/// Matchers name labels of their metric, `by` those of a metric of the query, and the text those that the result still has.
+/// Matchers name labels of their metric, `by` labels of a metric of the query, and the text labels that the result still has.
 fn check_labels(series: &BTreeMap<String, BTreeSet<String>>, query: &str, text: &str) {
     let found = |pattern: &str, text: &str| -> BTreeSet<String> {
         Regex::new(pattern).unwrap().captures_iter(text).map(|found| found[1].to_owned()).collect()

@@ -90,7 +90,7 @@ pub async fn check_reconciled_once(fixture: &Fixture) {
     })
     .await;
     fixture.settle().await;
-    // The server's own count: one create each, and for two of them a change by us; one was changed by a user, too.
+    // The server's own count: one create each, and for two of them a change by us; a user also changed one.
     for (name, generation) in [("new-a", 1), ("new-b", 1), ("changed", 2), ("drifted", 3), ("lost", 1)] {
         let deployment = fixture.get(&format!("deployments/mws-{name}")).await;
         assert_eq!(deployment["metadata"]["generation"], generation, "{name}");

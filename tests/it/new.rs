@@ -94,7 +94,7 @@ fn a_kind_is_added_to_a_crate() {
     assert_eq!(read("src/shelf.rs"), module);
 }
 
-/// In the order of the table, the first in an empty directory, the others in that of the crate.
+/// In the order of the table: the first in an empty directory, the others in the new crate.
 #[test]
 fn the_commands_beside_the_operator_sdk_work() {
     let dir = tempfile::tempdir().unwrap();

@@ -228,7 +228,7 @@ async fn pump(
             return Ok(());
         }
         carried.fetch_add(read, Ordering::Relaxed);
-        // Data that were read just before the stall wait, too, as if they were still on the wire.
+        // Data that were read just before the stall also wait, as if they were still on the wire.
         let flow = flows.wait_for(|flows| way(flows) != Flow::Stalled).await.map(|flows| way(&flows));
         match flow.map_err(io::Error::other)? {
             Flow::Open | Flow::Stalled => to.write_all(&buffer[..read]).await?,

@@ -33,7 +33,7 @@ async fn without_permission_to_list_readyz_names_the_verb_and_the_resource() {
         }
         fixture.allow().await;
         fixture.operator().until_ready().await;
-        // On a quiet stream, too, `/readyz` stops reporting a problem as soon as the operator can see that it is
+        // Also on a quiet stream, `/readyz` stops reporting a problem as soon as the operator can see that it is
         // solved.
         eventually("/readyz to forget the problem", async || {
             (!fixture.operator().probe("/readyz").await.contains("403 Forbidden")).then_some(())
@@ -593,7 +593,7 @@ async fn a_policy_that_changes_our_label_is_reported_and_retried_slowly() {
 #[tokio::test]
 async fn in_a_terminating_namespace_nothing_is_created() {
     on(&[Kind::EmbeddedWithControllers, Kind::Real], async |fixture| {
-        // The deletion of the namespace removes the operator's permissions, too.
+        // The deletion of the namespace also removes the operator's permissions.
         fixture.may_be_forbidden.set(true);
         fixture.start_operator(&[]).await;
         fixture.create_web("web", json!({"image": "nginx"})).await;

@@ -109,7 +109,7 @@ fn files_of_an_earlier_run_are_removed_and_no_others() {
     assert!(exists("converges/notes.txt") && exists("mine/writes.jsonl"));
 }
 
-/// SIGKILL leaves the directories of the runs. The next scorecard removes them, but not those of one that still runs.
+/// SIGKILL leaves the directories of the runs. The next scorecard removes them, but not the directories of one that still runs.
 #[test]
 fn directories_of_a_killed_run_are_removed() {
     let dir = tempfile::tempdir().unwrap();

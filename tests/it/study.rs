@@ -40,7 +40,7 @@ use crate::{
 
 const BOTH: [Kind; 2] = [Kind::Embedded, Kind::Real];
 
-/// The binary with a service account of its own, whose namespace is that of a fixture.
+/// The binary with a service account of its own, in the namespace of a fixture.
 struct Reader {
     dir: TempDir,
     url: String,

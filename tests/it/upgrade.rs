@@ -182,7 +182,7 @@ async fn a_stateful_set_of_the_previous_version_keeps_its_selector() {
     .await;
 }
 
-/// The API server drops a field of the status that its CRD does not have. The operator writes it once more, which is no change, and then
+/// The API server drops a field of the status that its CRD does not have. The operator writes it once more, which changes nothing, and then
 /// waits.
 #[tokio::test]
 async fn with_an_older_crd_no_status_is_written_for_ever() {

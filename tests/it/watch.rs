@@ -41,7 +41,7 @@ async fn after_any_end_of_a_watch_the_next_change_is_handled_once() {
             for fault in faults {
                 server.fault(fault);
             }
-            // The test's own connection may have been closed, too, and the client does not repeat a write.
+            // The test's own connection may also have been closed, and the client does not repeat a write.
             eventually("our connection to work again", async || fixture.raw("/version").await.ok()).await;
             let resource = children.next().unwrap();
             let child = format!("{resource}/mws-web");
@@ -161,7 +161,7 @@ async fn watches_and_calls_use_one_connection_each_for_hours() {
     assert!(watches >= 4 * 12, "{watches} watches: each is opened again every 5 to 10 minutes");
 }
 
-/// The history of a built-in kind begins with the server's first version, and that of a custom kind with its CRD. After
+/// The history of a built-in kind begins with the server's first version, and a custom kind's with its CRD. After
 /// a restart of the server, every history begins again. Version 0 is not a version: it requests any state.
 #[tokio::test]
 async fn a_watch_gets_all_events_of_the_history_and_410_before_it() {

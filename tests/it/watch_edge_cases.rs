@@ -1,5 +1,5 @@
 //! Tests edge cases of watching that show only in a whole operator: its requests after a failed watch, and its writes.
-//! `src/watch/tests.rs` tests those of the state machine alone; docs/reliability.md lists them all.
+//! `src/watch/tests.rs` tests the edge cases of the state machine alone; docs/reliability.md lists them all.
 
 use std::{fs, rc::Rc};
 
@@ -464,8 +464,8 @@ async fn a_server_whose_streaming_lists_end_with_an_error_is_asked_for_pages() {
     .await;
 }
 
-/// Thirty-four namespaces with three watches each: a connection has at most a hundred streams, and other requests need
-/// some, too.
+/// Thirty-four namespaces with three watches each: a connection has at most a hundred streams, and other requests also
+/// need some.
 #[tokio::test]
 async fn more_watches_than_one_connection_allows_block_no_call() {
     on(&[Kind::Embedded, Kind::Real], async |fixture| {

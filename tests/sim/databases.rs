@@ -355,7 +355,7 @@ fn database_problems(database: &Value, children: &[(&str, Value)], data: &[Value
     problems
 }
 
-/// Whether the claim of the primary is gone that had its data, or that of an earlier Database.
+/// Whether the primary's claim with the data is gone, of this Database or of an earlier one.
 fn is_lost(database: &Value, data: &[Value]) -> bool {
     let metadata = &database["metadata"];
     let prefix = format!("data-{}-", metadata["name"].as_str().unwrap());

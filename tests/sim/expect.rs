@@ -28,7 +28,7 @@ const DEPLOYMENTS: &str = "/apis/apps/v1/deployments";
 const SERVICES: &str = "/api/v1/services";
 const CONFIG_MAPS: &str = "/api/v1/configmaps";
 
-/// The collection of the objects of an operator, and those of what it creates.
+/// The collections of an operator's objects and of what it creates.
 pub fn collections(operator: Operator) -> Vec<&'static str> {
     match operator {
         Operator::Mywebserver => vec![WEBS, DEPLOYMENTS, SERVICES],

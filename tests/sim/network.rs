@@ -287,7 +287,7 @@ impl Network {
             .header(header::CONTENT_TYPE, content_type)
             .body(Full::new(Bytes::from(body)))
             .unwrap();
-        // If the server is restarted meanwhile, this connection breaks, too.
+        // If the server is restarted meanwhile, this connection also breaks.
         let Ok(answer) = self.server.answer(request).await else { return (0, Value::Null) };
         let status = answer.status().as_u16();
         let body = answer.into_body().collect().await.unwrap().to_bytes();

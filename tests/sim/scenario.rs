@@ -42,7 +42,7 @@ const STOPPED_WITHIN: Duration = Duration::from_secs(26);
 /// an answer is given up after half a minute.
 const SETTLED_WITHIN: Duration = Duration::from_secs(300);
 /// The longest pause between corrections, in addition to [`SETTLED_WITHIN`]. Each pause is twice as long as the last one, so
-/// none is longer than two minutes plus the time of the corrections, which is at most that of the scenario.
+/// none is longer than two minutes plus the time of the corrections, which is at most the scenario's.
 const PAUSED: Duration = Duration::from_millis(120_000 + STEPS.end as u64 * PAUSE_MS);
 /// Most retries of a user after a failure, and how long a user waits for an answer.
 const USER_RETRIES_MAX: u32 = 3;

@@ -1,5 +1,5 @@
-//! The properties that must hold for any input bytes. Each function panics if its property fails. `fuzz/` includes this
-//! file, too.
+//! The properties that must hold for any input bytes. Each function panics if its property fails. `fuzz/` also includes
+//! this file.
 
 use std::{fs, io::Write};
 

@@ -23,7 +23,7 @@ async fn a_deleted_rule_takes_its_copies_along_or_leaves_them() {
         fixture.until_copied("delete", json!({}), &[]).await;
         fixture.until_copied("retain", json!({"a": "1"}), &["a", "b"]).await;
 
-        // A new rule for the same source takes over what the other one left behind. That is no source, whatever its labels are.
+        // A new rule for the same source takes over what the other one left behind. That is not a source, whatever its labels are.
         let elsewhere = json!({"namespace": fixture.namespace("a"), "selector": {"team": "web"}});
         fixture.create_rule("elsewhere", elsewhere).await;
         fixture.until_ready("elsewhere", "NoSources").await;
@@ -109,7 +109,7 @@ async fn the_copies_of_an_invalid_rule_stay_if_it_is_deleted_and_an_event_says_s
     .await;
 }
 
-/// A finalizer that nobody handles, here that of rules, keeps a deleted copy.
+/// A finalizer that nobody handles, here the rules', keeps a deleted copy.
 #[tokio::test]
 async fn a_deleted_copy_that_its_finalizers_keep_is_reported_and_comes_back_after_them() {
     on_both(async |fixture| {

@@ -124,8 +124,8 @@ async fn with_the_sync_policy_once_edited_copies_stay_and_deleted_ones_stay_away
     .await;
 }
 
-/// Whether the digest of an edited copy is that of the source decides, and not which rule has made the copy. The new rule, and the
-/// restored label, took the edit away.
+/// An edited copy stays if its digest is the source's, whichever rule made the copy. The new rule, and the restored label, took the
+/// edit away.
 #[tokio::test]
 async fn with_the_sync_policy_once_an_edited_copy_survives_a_new_rule_and_the_loss_of_its_label() {
     on_both(async |fixture| {

@@ -234,8 +234,8 @@ async fn a_rule_of_another_name_is_left_alone() {
     .await;
 }
 
-/// As the article's operator, which has `main-rule` in `default` as its defaults. On a real server of its own, because it serves
-/// the rules of other tests, too.
+/// As the article's operator, which has `main-rule` in `default` as its defaults. On a real server of its own, because it also
+/// serves the rules of other tests.
 #[tokio::test]
 async fn an_operator_that_runs_alone_serves_the_main_rule_unless_it_is_told_to_serve_others() {
     let script = async |fixture: &CopyratorFixture| {
@@ -266,7 +266,7 @@ async fn an_operator_that_runs_alone_serves_the_main_rule_unless_it_is_told_to_s
             (&[], &[("NAMESPACE", own)], key(own, "main")),
             (&[], &[("RULE_NAME", "other-rule")], key("default", "other")),
             (&["--rule-name", "third-rule", "-n", own], &[("NAMESPACE", "default")], key(own, "third")),
-            // Beside other operators, too, a named rule is that of one namespace.
+            // A named rule is in one namespace, also beside other operators.
             (&["memcached", "--rule-name", "third-rule"], none, key("default", "third")),
         ] {
             let (dir, operator) = fixture.run_with(args, variables);

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! So the printed commands run in order, writes included, against a server in the state of the lesson, and the lesson itself
-//! checks and shows their answers. Requests for which no lesson prints a command are sent with curl, too: those for its
-//! namespace, and the PATCHes that it only counts or sums up.
+//! checks and shows their answers. Requests for which no lesson prints a command are also sent with curl: requests for
+//! its namespace, and the PATCHes that it only counts or sums up.
 
 use std::{
     fs, io,

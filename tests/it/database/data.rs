@@ -114,7 +114,7 @@ async fn a_claim_of_a_user_that_cannot_be_read_at_first_is_not_lost() {
     .await;
 }
 
-/// Whatever happens to the Database and its children: claims and Secrets are those of the beginning.
+/// Whatever happens to the Database and its children: claims and Secrets are the same as in the beginning.
 #[tokio::test]
 async fn nothing_that_holds_data_is_ever_deleted() {
     on_both(async |fixture| {

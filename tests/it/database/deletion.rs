@@ -455,7 +455,7 @@ async fn the_job_of_a_user_is_not_the_last_backup() {
         fixture.until("events", is_noted).await;
         assert_eq!(owners(fixture).await, NOT_OWNED);
 
-        // Looked at again, it is no news.
+        // Found again, it is not news.
         fixture.patch("databases/db", json!({"spec": {"size": 2}})).await;
         let is_seen =
             |database: &Value| database["status"]["observedGeneration"] == database["metadata"]["generation"];

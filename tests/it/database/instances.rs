@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A Pod of the Database, whose spec is that of the StatefulSet without its volumes.
+/// A Pod of the Database, with the StatefulSet's template, but without its volumes.
 async fn create_pod(fixture: &Fixture, name: &str) {
     let template = fixture.get("statefulsets/db").await["spec"]["template"].take();
     let container = json!({"name": "postgres", "image": template["spec"]["containers"][0]["image"]});
@@ -56,7 +56,7 @@ async fn an_instance_that_cannot_start_is_a_condition_with_its_own_message() {
     .await;
 }
 
-/// The reason was that of the replica, which only waits for the primary. Nothing said that a corrected template does not reach the primary.
+/// The reason was the replica's, which only waits for the primary. Nothing said that a corrected template does not reach the primary.
 #[tokio::test]
 async fn the_trouble_of_the_primary_comes_before_that_of_the_replicas_which_wait_for_it() {
     on_both(async |fixture| {
@@ -91,7 +91,7 @@ async fn the_trouble_of_the_primary_comes_before_that_of_the_replicas_which_wait
         let kept = "db-0 keeps its earlier template until kubectl delete pod db-0";
         let pending = "no node for a Pod: no room";
         reports("Unschedulable", &format!("0 of 2 instances are ready; {kept}: {pending}")).await;
-        // A single instance, too, where the feature MaxUnavailableStatefulSet is on, or the strategy is OnDelete.
+        // So does a single instance, where the feature MaxUnavailableStatefulSet is on, or the strategy is OnDelete.
         fixture.patch("databases/db", json!({"spec": {"size": 1}})).await;
         reports("Unschedulable", &format!("0 of 1 instances are ready; {kept}: {pending}")).await;
         fixture.patch("databases/db", json!({"spec": {"size": 2}})).await;
@@ -170,7 +170,7 @@ async fn an_instance_that_does_not_end_is_a_condition_with_its_node() {
         let spec = json!({"nodeName": "node-a", "containers": [container]});
         let pod = json!({"metadata": {"name": "db-0", "labels": labels}, "spec": spec});
         fixture.create("pods", &pod).await;
-        // What the node controller writes: the rest of the condition is that of the kubelet, before.
+        // What the node controller writes: the rest of the condition is still the kubelet's.
         let unready = json!({"type": "Ready", "status": "False"});
         fixture.patch("pods/db-0/status", json!({"status": {"conditions": [unready]}})).await;
         fixture.delete_with("pods/db-0", json!({"gracePeriodSeconds": 120})).await;

@@ -368,7 +368,7 @@ impl Kept<'_> {
     }
 }
 
-/// Whether a path is that of a field that we own, or lies inside one.
+/// Whether a path is a field that we own, or lies inside one.
 fn is_in(path: &str, ours: &str) -> bool {
     path.strip_prefix(ours).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
 }
@@ -381,7 +381,7 @@ fn follows_type(path: &str, edited: &Value) -> bool {
     edited["spec"]["type"] != "ClusterIP" && FIELDS.split(' ').any(|name| name == field)
 }
 
-/// Whether the Service selects the Pods, and its port is that of our container. The EndpointSlice controller does not
+/// Whether the Service selects the Pods, and its port leads to our container. The EndpointSlice controller does not
 /// run in the tests, because no Pods exist there. This is a model of its `labels.Set.AsSelector`, and of `FindPort` in
 /// k8s.io/endpointslice, which takes the first container with a port of that name. All containers of a Pod share its
 /// ports.

@@ -77,7 +77,7 @@ async fn a_watch_that_follows_from_an_expired_version_lists_and_goes_on() {
         if fixture.is_embedded() {
             fixture.embedded().fault(Fault::ExpireHistory);
         }
-        // The first versions of a new API server are those of its own Services, and their watch cache may begin with them.
+        // The first versions of a new API server belong to its own Services, and their watch cache may begin with them.
         let mut followed = follow(&reader, "mywebservers --resource-version 1");
         followed.until_open_again().await;
         followed.until_logged("# 410 (", 1).await;
@@ -98,7 +98,7 @@ async fn each_line_of_a_watch_that_follows_is_json_after_a_cut_in_mid_line() {
         let mut followed = follow(&reader, "services");
         followed.until_open_again().await;
         followed.until_event(fixture).await;
-        // The page of a proxy is no JSON.
+        // A proxy's page is not JSON.
         for faults in [&["cut-watches"][..], &["html,times=1,path=/services", "cut-watches"]] {
             for fault in faults {
                 fixture.embedded().fault(fault.parse::<Planned>().unwrap());

@@ -10,7 +10,7 @@ async fn a_recording_contains_no_token_and_no_value_of_a_secret() {
             json!({"kubectl.kubernetes.io/last-applied-configuration": "{\"data\":\"aHVudGVyMg==\"}"});
         let metadata = json!({"name": "s", "annotations": applied});
         fixture.create("secrets", &json!({"metadata": metadata, "data": {"password": "aHVudGVyMg=="}})).await;
-        // As kubectl: NAME TYPE DATA AGE. The cells were redacted on the screen, too.
+        // As kubectl: NAME TYPE DATA AGE. On the screen, the cells were also redacted.
         for command in ["get secrets -o wide", "get secrets/s --table -o short"] {
             let table = reader.run(command).await.succeeded();
             assert!(table.contains("Opaque") && !table.contains("redacted"), "{table}");

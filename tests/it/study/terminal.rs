@@ -31,7 +31,7 @@ async fn on_a_terminal_no_line_is_wider_than_the_terminal() {
         (40, "watch mws --demo --explain --resource-version 1", " ERROR    410 "),
         (40, "get mws/none --demo --explain", "\nlistwatch: get /apis/k8sobjects.gsa.com/\r\n    "),
         (80, watch, " MODIFIED default/"),
-        // Each sentence has a time, too.
+        // Each sentence also has a time.
         (40, "demo --explain --exit", " ms  # "),
         (40, "get mws --demo --explain -o wide", "…\r\n"),
         (40, "watch mws --demo --explain --max-events 3 -o wide", "…\r\n"),
