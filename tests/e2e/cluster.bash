@@ -28,7 +28,7 @@ cluster_pid() { jq -r ".pids[\"$1\"]" "$dir/cluster.json"; }
 # While the controllers sleep, the garbage collector cannot delete children before the operator does.
 controllers_sleep() { kill -STOP "$(cluster_pid kube-controller-manager)"; }
 controllers_wake() { kill -CONT "$(cluster_pid kube-controller-manager)"; }
-# The requests of a service account, that of $operator if none is named, from the line $audit_from of the log on, in this form of jq. An
+# The requests of a service account, $operator's if none is named, from the line $audit_from of the log on, in this form of jq. An
 # incomplete last line is skipped.
 audit_from=1
 audited() { # FORM [ACCOUNT]
@@ -83,7 +83,7 @@ finish() {
 }
 ended() { :; } # what else a test has to end
 
-# A machine has one node, on the bridge envtest0: that of another test is waited for, that of a killed one removed.
+# A machine has one node, on the bridge envtest0. It waits for the node of another test, and removes the node of a killed one.
 no_node() { ! pgrep -x kubelet >/dev/null; }
 # The registry of a cluster ends at its start if it reads the cluster's state while that is written. Then no image could be pulled.
 all_run() { jq -r '.pids[] | "/proc/\(.)/exe"' "$dir/cluster.json" | xargs readlink >"$scratch/running"; }

@@ -8,7 +8,7 @@ import (
 	webappv1 "my.domain/guestbook/api/v1"
 )
 
-// The scaffolded specs are comments. Without a spec, the suite does not start. The message is that of the validating webhook; the
+// The scaffolded specs are comments. Without a spec, the suite does not start. The message is the validating webhook's; the
 // defaulting one only must not fail.
 var _ = It("calls the webhooks", func() {
 	guestbook := &webappv1.Guestbook{ObjectMeta: metav1.ObjectMeta{Name: "g", Namespace: "default"}}
