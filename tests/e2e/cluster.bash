@@ -83,7 +83,7 @@ finish() {
 }
 ended() { :; } # what else a test has to end
 
-# A machine has one node, on the bridge envtest0. It waits for the node of another test, and removes the node of a killed one.
+# A machine has one node, on the bridge envtest0: wait for the node of another test, and remove the node of a killed one.
 no_node() { ! pgrep -x kubelet >/dev/null; }
 # The registry of a cluster ends at its start if it reads the cluster's state while that is written. Then no image could be pulled.
 all_run() { jq -r '.pids[] | "/proc/\(.)/exe"' "$dir/cluster.json" | xargs readlink >"$scratch/running"; }
