@@ -4,6 +4,7 @@
 
 use std::time::{Duration, SystemTime};
 
+use listwatch_formats::time::parse_time;
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -46,7 +47,7 @@ impl Clock {
 
     /// The time since a timestamp. `None` if it cannot be parsed.
     pub(crate) fn since(&self, timestamp: &Value) -> Option<Duration> {
-        let then = parse_time(timestamp.as_str()?)?;
+        let then = parse_time(timestamp.as_str()?).ok()?;
         Some(self.now().duration_since(then).unwrap_or_default())
     }
 
@@ -54,37 +55,6 @@ impl Clock {
     pub(crate) fn age(&self, timestamp: &Value) -> String {
         self.since(timestamp).map_or_else(|| "<unknown>".to_owned(), human_duration)
     }
-}
-
-/// Parses a timestamp.
-pub(crate) fn parse_time(text: &str) -> Option<SystemTime> {
-    humantime::parse_rfc3339_weak(text).ok()
-}
-
-/// Parses a duration such as `1h30m`, as Go programs write it; `0` needs no unit. `None` if it is malformed, or longer
-/// than 292 years.
-pub(crate) fn parse_duration(text: &str) -> Option<Duration> {
-    let (mut rest, mut total) = (text, Duration::ZERO);
-    while !rest.is_empty() && text != "0" {
-        let unit_at = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
-        let (number, behind) = rest.split_at(unit_at);
-        let end = behind.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(behind.len());
-        let (unit, behind) = behind.split_at(end);
-        let secs = match unit {
-            "ns" => 1e-9,
-            "us" | "µs" => 1e-6,
-            "ms" => 1e-3,
-            "s" => 1.0,
-            "m" => 60.0,
-            "h" => 3600.0,
-            _ => return None,
-        };
-        let part = Duration::try_from_secs_f64(number.parse::<f64>().ok()? * secs).ok()?;
-        total = total.checked_add(part)?;
-        rest = behind;
-    }
-    let is_valid = !text.is_empty() && i64::try_from(total.as_nanos()).is_ok();
-    is_valid.then_some(total)
 }
 
 /// The rounding of kubectl: the older, the coarser. See apimachinery/pkg/util/duration.HumanDuration.

@@ -10,12 +10,12 @@ use std::{borrow::Cow, collections::HashSet, fmt, time::Duration};
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, header};
+use listwatch_formats::time::parse_duration;
 use percent_encoding::percent_decode_str;
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
 use crate::{
-    clock::parse_duration,
     kinds::Kind,
     schema::{decode::cannot_decode, field_errors::FieldPath, protobuf},
     status::{Cause, StatusError, invalid_json},

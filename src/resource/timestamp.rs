@@ -6,6 +6,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use listwatch_formats::time::{TimestampError, parse_time};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use smol_str::SmolStr;
 
@@ -47,10 +48,10 @@ impl Serialize for Timestamp {
 impl<'de> Deserialize<'de> for Timestamp {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Timestamp, D::Error> {
         let text = SmolStr::deserialize(deserializer)?;
-        match humantime::parse_rfc3339(&text) {
+        match parse_time(&text) {
             Ok(time) => Ok(time.into()),
             // With a very long grace period, the API server computes a deletionTimestamp in the past.
-            Err(humantime::TimestampError::OutOfRange) => Ok(SystemTime::UNIX_EPOCH.into()),
+            Err(TimestampError::OutOfRange) => Ok(SystemTime::UNIX_EPOCH.into()),
             Err(error) => Err(de::Error::custom(error)),
         }
     }

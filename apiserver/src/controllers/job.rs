@@ -5,6 +5,7 @@
 
 use std::time::{Duration, SystemTime};
 
+use listwatch_formats::time::parse_time;
 use serde_json::{Value, json};
 
 use super::{
@@ -458,7 +459,7 @@ fn run_on_time(controllers: &mut Controllers, storage: &mut Storage, place: &Pla
     let now = storage.clock.now();
     let last_run = &cron_job["status"]["lastScheduleTime"];
     let earliest = if last_run.is_null() { &cron_job["metadata"]["creationTimestamp"] } else { last_run };
-    let Ok(earliest) = humantime::parse_rfc3339_weak(earliest.as_str().unwrap_or_default()) else { return };
+    let Ok(earliest) = parse_time(earliest.as_str().unwrap_or_default()) else { return };
     let deadline = spec["startingDeadlineSeconds"].as_u64().map(Duration::from_secs);
     let earliest =
         deadline.and_then(|deadline| now.checked_sub(deadline)).map_or(earliest, |first| earliest.max(first));

@@ -21,11 +21,11 @@ use std::{
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use http::Method;
+use listwatch_formats::time::parse_time;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::{
-    clock::parse_time,
     faults::Cut,
     http::{
         response::{Answer, Content, Messages, Stream},
@@ -131,14 +131,14 @@ impl LogOptions {
         Ok(LogOptions {
             tail: number(tail),
             bytes: number(bytes),
-            since: ago.or_else(|| parse_time(time)),
+            since: ago.or_else(|| parse_time(time).ok()),
             has_times: query.flag("timestamps") == Some(true),
         })
     }
 
     /// The lines of a log. All of them have the time of the start.
     fn select(&self, lines: &[String], started: &str) -> Bytes {
-        let is_old = self.since.zip(parse_time(started)).is_some_and(|(since, started)| started < since);
+        let is_old = self.since.zip(parse_time(started).ok()).is_some_and(|(since, started)| started < since);
         let first = lines.len() - self.tail.unwrap_or(lines.len()).min(lines.len());
         let mut out = String::new();
         for line in lines[first..].iter().filter(|_| !is_old) {

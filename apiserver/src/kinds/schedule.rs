@@ -10,7 +10,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use crate::clock::parse_duration;
+use listwatch_formats::time::parse_duration;
 
 /// When a CronJob starts its Jobs.
 #[derive(Debug, PartialEq)]

@@ -7,6 +7,7 @@
 //! kube-apiserver decodes a body into Go structs. The definitions in [`openapi`](crate::schema::openapi) give the types.
 
 use base64::{Engine, prelude::BASE64_STANDARD};
+use listwatch_formats::time::parse_time;
 use serde_json::{Number, Value};
 
 use crate::schema::{
@@ -161,14 +162,7 @@ fn check_quantity(value: &Value) -> Result<(), String> {
 
 /// RFC 3339, with `Z` or an offset.
 fn check_time(time: &str) -> Result<(), String> {
-    let offset = time.len().checked_sub(6).and_then(|at| time.split_at_checked(at));
-    let utc = match offset {
-        Some((time, offset)) if offset.starts_with(['+', '-']) && offset.as_bytes().get(3) == Some(&b':') => {
-            format!("{time}Z")
-        }
-        Some(_) | None => time.to_owned(),
-    };
-    if humantime::parse_rfc3339(&utc).is_ok() {
+    if parse_time(time).is_ok() {
         return Ok(());
     }
     Err(format!("parsing time {time:?}: not in RFC 3339"))

@@ -9,12 +9,10 @@
 use std::net::IpAddr;
 
 use chrono::{DateTime, NaiveDate, TimeDelta};
+use listwatch_formats::time::parse_duration;
 use serde_json::Value;
 
-use crate::{
-    clock::parse_duration,
-    names::{label_errors, subdomain_errors},
-};
+use crate::names::{label_errors, subdomain_errors};
 
 /// Whether a string has a format.
 type Check = fn(&str) -> bool;
