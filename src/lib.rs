@@ -85,7 +85,7 @@
 //!
 //! ```text
 //! src              this library, all that an operator depends on
-//! operators        the operators of MyWebserver, Memcached, Database and CopyratorRule: they use this library alone, as any other operator would
+//! operators        the operators of MyWebserver, Memcached, Database and CopyratorRule: they use this library and `formats` alone, as any other operator would
 //! study            makes the wire visible: explains and records requests and answers for `listwatch get`, `watch` and `replay`, and for the lessons in `examples`
 //! formats          parses texts as the Go code of Kubernetes does, for this library, the operators and the API server; `yaml` does so for YAML
 //! apiserver        the embedded API server, which knows nothing of this library; with the scorecard

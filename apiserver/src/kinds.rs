@@ -22,7 +22,6 @@ pub(crate) mod roles;
 pub(crate) mod webhook_configurations;
 pub(crate) mod admission_policies;
 pub(crate) mod jobs;
-pub(crate) mod schedule;
 pub(crate) mod cluster_ip;
 pub(crate) mod crd;
 pub(crate) mod conversion;

@@ -48,7 +48,7 @@
 //! storage         objects, versions, the history that watches read
 //! apply/          json_patch; server-side apply: managed_fields, field_set (sets of fields), typed_value (merges by schema)
 //! kinds/          the table of kinds: built_in, its defaults, printer_columns, stored_columns and validation, by_schema;
-//!                 field_checks, events, pods, stateful_sets, jobs, schedule, autoscalers, scale_of, roles, webhook_configurations,
+//!                 field_checks, events, pods, stateful_sets, jobs, autoscalers, scale_of, roles, webhook_configurations,
 //!                 admission_policies, cluster_ip, metadata, conditions, status_errors; crd, conversion, custom_resources
 //! selector        label and field selectors
 //! schema/         CRDs: structural schemas, defaults and pruning, re2 (patterns), cel, cel_library (the functions of

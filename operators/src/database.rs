@@ -15,7 +15,6 @@
 mod data;
 mod deletion;
 mod desired;
-mod schedule;
 mod scripts;
 pub mod types;
 
@@ -37,6 +36,7 @@ use listwatch::{
     },
     runtime::Setup,
 };
+use listwatch_formats::schedule::Schedule;
 use prometheus_client::metrics::{family::Family, gauge::Gauge};
 use smol_str::{SmolStr, ToSmolStr, format_smolstr};
 
@@ -45,7 +45,6 @@ use data::{
 };
 pub use desired::{CRON_JOB_OWNED, DatabaseChildren, JOB_OWNED, SET_OWNED, desired};
 use desired::{backup_labels, labels};
-use schedule::{longest_pause, never_comes};
 pub use types::{Database, DatabaseSpec, DatabaseStatus};
 use types::{DatabaseDeletionPolicy, RestoreSpec, SIZE_MAX};
 
@@ -214,7 +213,8 @@ fn backups_ended(cron_job: &CronJob, now: SystemTime) -> Result<Next, Verdict> {
     let parsed = [begun, done].into_iter().filter_map(|time| humantime::parse_rfc3339(time).ok()).max();
     // A new CronJob knows no earlier backup.
     let since = parsed.or(cron_job.metadata.creation_timestamp.map(SystemTime::from));
-    let (Some(since), Some(pause)) = (since, longest_pause(&cron_job.spec.schedule)) else {
+    let pause = Schedule::parse(&cron_job.spec.schedule).ok().and_then(|schedule| schedule.longest_pause());
+    let (Some(since), Some(pause)) = (since, pause) else {
         return Ok(Next::OnChange);
     };
     match (since + 2 * pause + BACKUP_LATE).duration_since(now) {
@@ -241,7 +241,9 @@ fn backup_succeeded(cron_job: &CronJob, now: SystemTime) -> (Verdict, Next) {
 fn backups_never_begin(database: &Database) -> Option<Verdict> {
     let schedule = &database.spec.backup.as_ref()?.schedule;
     let message = || format_smolstr!("no day fits spec.backup.schedule {schedule}: no backup will begin");
-    never_comes(schedule).then(|| Verdict::yes("InvalidSpec", message()))
+    // The API server accepts `0 0 31 2 *`, and the CronJob controller reports nothing.
+    let never_comes = Schedule::parse(schedule).is_ok_and(|schedule| schedule.longest_pause().is_none());
+    never_comes.then(|| Verdict::yes("InvalidSpec", message()))
 }
 
 /// Whether the last backup succeeded, by the report of the CronJob controller.

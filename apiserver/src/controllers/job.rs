@@ -5,7 +5,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use listwatch_formats::time::parse_time;
+use listwatch_formats::{schedule::Schedule, time::parse_time};
 use serde_json::{Value, json};
 
 use super::{
@@ -20,7 +20,6 @@ use crate::{
     kinds::{
         Part,
         metadata::{finalizers, is_terminating},
-        schedule::Schedule,
     },
     storage::{Place, Storage},
     verbs::delete::{Deletion, Propagation},

@@ -2,13 +2,13 @@
 //!
 //! Policies for the failure of Pods and the success of Jobs are checked for their types only.
 
+use listwatch_formats::schedule::Schedule;
 use serde_json::{Value, json};
 
 use crate::{
     kinds::{
         defaults::POD_LABELS,
         field_checks::{IMMUTABLE, each, not_negative, not_one_of, text},
-        schedule::Schedule,
         validation::{pod_template, selector},
     },
     selector::Labels,

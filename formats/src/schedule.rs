@@ -6,25 +6,37 @@
 //! @every 1h30m
 //! ```
 //!
-//! All times are in UTC. This server has no database of time zones.
+//! All times are in UTC: this crate has no database of time zones. The CronJob controller uses its own time zone or the one of the
+//! CronJob. The longest pause is the same in each, but for the hour of daylight saving time.
 
-use std::time::{Duration, SystemTime};
+use std::{
+    ops::Range,
+    time::{Duration, SystemTime},
+};
 
-use listwatch_formats::time::parse_duration;
+use crate::time::parse_duration;
 
 /// When a CronJob starts its Jobs.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Schedule {
-    Fields { minutes: Times, hours: Times, days: Times, months: Times, weekdays: Times },
+pub enum Schedule {
+    /// At the times that match all fields.
+    Fields(Fields),
+    /// Again and again after this pause, in whole seconds.
     Every(Duration),
 }
 
-/// The values of a field, as bits, and whether the field is `*`.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Times {
-    bits: u64,
-    is_any: bool,
+/// The values of each of the five fields, as bits, and [`ANY`].
+#[derive(Debug, PartialEq)]
+pub struct Fields {
+    minutes: u64,
+    hours: u64,
+    dates: u64,
+    months: u64,
+    weekdays: u64,
 }
+
+/// The bit of a field that is `*`.
+const ANY: u64 = 1 << 63;
 
 /// The least and the greatest value of a field, and the names of its values.
 struct Bounds {
@@ -36,7 +48,7 @@ struct Bounds {
 
 const MINUTES: Bounds = Bounds { min: 0, max: 59, names: &[] };
 const HOURS: Bounds = Bounds { min: 0, max: 23, names: &[] };
-const DAYS: Bounds = Bounds { min: 1, max: 31, names: &[] };
+const DATES: Bounds = Bounds { min: 1, max: 31, names: &[] };
 const MONTHS: Bounds = Bounds {
     min: 1,
     max: 12,
@@ -58,10 +70,19 @@ const DESCRIPTORS: [(&str, &str); 7] = [
 /// A schedule that has no time within five years has none: `0 0 31 2 *`.
 const DAYS_MAX: u64 = 5 * 366;
 
-const DAY: u64 = 86_400;
+/// The days in which the longest pause is looked for, counted from the epoch: the years from 2024 to 2032, of which three are leap years.
+const DAYS: Range<u64> = 19_723..23_011;
+
+/// The minutes of a day.
+const DAY: u64 = 24 * 60;
 
 impl Schedule {
-    pub(crate) fn parse(text: &str) -> Result<Schedule, String> {
+    /// Parses a schedule, as `ParseStandard` does.
+    ///
+    /// # Errors
+    ///
+    /// Where robfig/cron has an error.
+    pub fn parse(text: &str) -> Result<Schedule, String> {
         let mut text = text;
         if text.starts_with("TZ=") || text.starts_with("CRON_TZ=") {
             // kube-apiserver refuses a time zone in the schedule, after it has parsed the rest.
@@ -80,81 +101,96 @@ impl Schedule {
             text = known.ok_or_else(|| format!("unrecognized descriptor: {text}"))?.1;
         }
         let fields: Vec<&str> = text.split_whitespace().collect();
-        let [minutes, hours, days, months, weekdays] = fields[..] else {
+        let [minutes, hours, dates, months, weekdays] = fields[..] else {
             let (count, all) = (fields.len(), fields.join(" "));
             return Err(match text.is_empty() {
                 true => "empty spec string".to_owned(),
                 false => format!("expected exactly 5 fields, found {count}: [{all}]"),
             });
         };
-        Ok(Schedule::Fields {
-            minutes: times(minutes, &MINUTES)?,
-            hours: times(hours, &HOURS)?,
-            days: times(days, &DAYS)?,
-            months: times(months, &MONTHS)?,
-            weekdays: times(weekdays, &WEEKDAYS)?,
-        })
+        Ok(Schedule::Fields(Fields {
+            minutes: values(minutes, &MINUTES)?,
+            hours: values(hours, &HOURS)?,
+            dates: values(dates, &DATES)?,
+            months: values(months, &MONTHS)?,
+            weekdays: values(weekdays, &WEEKDAYS)?,
+        }))
     }
 
     /// The first time after `after`, if there is one.
-    pub(crate) fn next(&self, after: SystemTime) -> Option<SystemTime> {
+    #[must_use]
+    pub fn next(&self, after: SystemTime) -> Option<SystemTime> {
         let secs = after.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
         let at = |secs: u64| SystemTime::UNIX_EPOCH + Duration::from_secs(secs);
-        let Schedule::Fields { minutes, hours, .. } = self else {
-            let Schedule::Every(pause) = self else { return None };
-            return Some(at(secs) + *pause);
+        let fields = match self {
+            Schedule::Fields(fields) => fields,
+            Schedule::Every(pause) => return Some(at(secs) + *pause),
         };
         // The next whole minute.
-        let first = (secs / 60 + 1) * 60;
+        let first = secs / 60 + 1;
         for day in first / DAY..first / DAY + DAYS_MAX {
-            if !self.is_on(day) {
-                continue;
-            }
-            for minute in (first.max(day * DAY) - day * DAY) / 60..DAY / 60 {
-                if hours.has(minute / 60) && minutes.has(minute % 60) {
-                    return Some(at(day * DAY + minute * 60));
-                }
+            if fields.is_on(day)
+                && let Some(minute) = fields.times().find(|minute| day * DAY + minute >= first)
+            {
+                return Some(at((day * DAY + minute) * 60));
             }
         }
         None
     }
 
+    /// The longest pause between two times. `None`: there are no times.
+    #[must_use]
+    pub fn longest_pause(&self) -> Option<Duration> {
+        let fields = match self {
+            Schedule::Fields(fields) => fields,
+            Schedule::Every(pause) => return Some(*pause),
+        };
+        let times: Vec<u64> = fields.times().collect();
+        let (first, last) = (times.first()?, times.last()?);
+        let mut longest = times.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or_default();
+        let days: Vec<u64> = DAYS.filter(|day| fields.is_on(*day)).collect();
+        for pair in days.windows(2) {
+            longest = longest.max((pair[1] - pair[0]) * DAY + first - last);
+        }
+        (!days.is_empty()).then(|| Duration::from_secs(longest * 60))
+    }
+}
+
+impl Fields {
+    /// The minutes of a day that match.
+    fn times(&self) -> impl Iterator<Item = u64> {
+        (0..DAY).filter(|minute| has(self.hours, minute / 60) && has(self.minutes, minute % 60))
+    }
+
     /// Whether a day, counted from the epoch, matches.
     fn is_on(&self, day: u64) -> bool {
-        let Schedule::Fields { days, months, weekdays, .. } = self else { return true };
         // 2026-11-21T…
-        let date = SystemTime::UNIX_EPOCH + Duration::from_secs(day * DAY);
+        let date = SystemTime::UNIX_EPOCH + Duration::from_secs(day * DAY * 60);
         let date = humantime::format_rfc3339_seconds(date).to_string();
         let part = |range| date.get(range).and_then(|digits: &str| digits.parse().ok()).unwrap_or(0);
         // The first day of the epoch was a Thursday.
-        let (in_days, in_weekdays) = (days.has(part(8..10)), weekdays.has((day + 4) % 7));
-        let is_day = match days.is_any || weekdays.is_any {
-            true => in_days && in_weekdays,
-            false => in_days || in_weekdays,
+        let (in_dates, in_weekdays) = (has(self.dates, part(8..10)), has(self.weekdays, (day + 4) % 7));
+        // With both restricted, either of them is enough.
+        let is_day = match (self.dates | self.weekdays) & ANY != 0 {
+            true => in_dates && in_weekdays,
+            false => in_dates || in_weekdays,
         };
-        months.has(part(5..7)) && is_day
+        has(self.months, part(5..7)) && is_day
     }
 }
 
-impl Times {
-    fn has(self, value: u64) -> bool {
-        self.bits & (1 << value) != 0
-    }
+fn has(bits: u64, value: u64) -> bool {
+    bits & (1 << value) != 0
 }
 
 /// Parses a field: ranges with steps, separated by commas.
-fn times(field: &str, bounds: &Bounds) -> Result<Times, String> {
-    let mut all = Times { bits: 0, is_any: false };
-    for range in field.split(',').filter(|range| !range.is_empty()) {
-        let (bits, is_any) = range_of(range, bounds)?;
-        all.bits |= bits;
-        all.is_any |= is_any;
-    }
-    Ok(all)
+fn values(field: &str, bounds: &Bounds) -> Result<u64, String> {
+    let mut ranges = field.split(',').filter(|range| !range.is_empty());
+    ranges.try_fold(0, |bits, range| Ok(bits | range_of(range, bounds)?))
 }
 
 /// Parses `*`, `5`, `1-5`, `*/15`, `mon-fri` or `9-17/2`.
-fn range_of(range: &str, bounds: &Bounds) -> Result<(u64, bool), String> {
+fn range_of(range: &str, bounds: &Bounds) -> Result<u64, String> {
     let parts: Vec<&str> = range.split('/').collect();
     let ends: Vec<&str> = parts[0].split('-').collect();
     let mut is_any = ends[0] == "*" || ends[0] == "?";
@@ -190,7 +226,8 @@ fn range_of(range: &str, bounds: &Bounds) -> Result<(u64, bool), String> {
         return Err(format!("step of range should be a positive number: {range}"));
     }
     let step = usize::try_from(step).unwrap_or(usize::MAX);
-    Ok(((start..=end).step_by(step).fold(0, |bits, value| bits | (1 << value)), is_any))
+    let any = if is_any { ANY } else { 0 };
+    Ok((start..=end).step_by(step).fold(any, |bits, value| bits | (1 << value)))
 }
 
 /// Parses a value of a field, by name or by number.
@@ -231,6 +268,56 @@ mod tests {
             ("5/20 * * * *", "2026-11-21T07:14:34Z", "2026-11-21T07:25:00Z"),
         ] {
             assert_eq!(next(schedule, after), expected, "{schedule}");
+        }
+    }
+
+    fn longest_pause(schedule: &str) -> Result<Option<Duration>, String> {
+        Schedule::parse(schedule).map(|schedule| schedule.longest_pause())
+    }
+
+    #[test]
+    fn the_longest_pause_is_between_the_two_most_distant_times() {
+        const HOURS: u64 = 60;
+        const DAYS: u64 = 24 * HOURS;
+        for (schedule, minutes) in [
+            ("* * * * *", 1),
+            ("*/15 * * * *", 15),
+            ("*/25 * * * *", 25),
+            ("5,35 * * * *", 30),
+            ("50/5 * * * *", 55),
+            ("0 3 * * *", DAYS),
+            ("0 3,15 * * *", 12 * HOURS),
+            ("0 3,4 * * ?", 23 * HOURS),
+            ("0 9-17 * * MON-FRI", 64 * HOURS),
+            ("0 9-17/8 * * 1,2", 5 * DAYS + 16 * HOURS),
+            ("0 3 1 * *", 31 * DAYS),
+            ("0 3 31 * *", 61 * DAYS),
+            ("0 3 1,15 * 0", 7 * DAYS),
+            ("0 3 */1 * 0", 7 * DAYS),
+            ("0 3 */2 * 0", 2 * DAYS),
+            ("0 3 1 jan,jul *", 184 * DAYS),
+            ("0 0 29 2 *", 1461 * DAYS),
+            ("@hourly", HOURS),
+            ("@midnight", DAYS),
+            ("@weekly", 7 * DAYS),
+            ("@monthly", 31 * DAYS),
+            ("@yearly", 366 * DAYS),
+            ("@every 1h30m", 90),
+        ] {
+            assert_eq!(longest_pause(schedule), Ok(Some(Duration::from_secs(minutes * 60))), "{schedule}");
+        }
+        for schedule in ["every night", "@every", "@every night", "", "0 0 x * *"] {
+            assert!(longest_pause(schedule).is_err(), "{schedule}");
+        }
+    }
+
+    #[test]
+    fn a_schedule_with_a_day_that_no_month_has_has_no_times() {
+        for schedule in ["0 0 31 2 *", "0 0 30,31 feb ?", "0 0 31 4,6,9,11 */1"] {
+            assert_eq!(longest_pause(schedule), Ok(None), "{schedule}");
+        }
+        for schedule in ["0 0 29 2 *", "0 0 31 2 1", "0 0 31 */2 *", "@every 0s"] {
+            assert!(longest_pause(schedule).is_ok_and(|pause| pause.is_some()), "{schedule}");
         }
     }
 }
