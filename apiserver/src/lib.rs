@@ -53,8 +53,7 @@
 //! selector        label and field selectors
 //! schema/         CRDs: structural schemas, defaults and pruning, re2 (patterns), cel, cel_library (the functions of
 //!                 Kubernetes), cel_authorizer, go_url, expressions (of admission), formats, field_errors (errors with
-//!                 paths); built-in types: openapi (definitions), decode (type errors), encode (omits empty fields), quantity,
-//!                 protobuf
+//!                 paths); built-in types: openapi (definitions), decode (type errors), encode (omits empty fields), protobuf
 //! names           random letters, validation of names and labels
 //! status          the errors of requests, as objects of kind Status
 //! json            JSON with the order of fields and the escapes of kube-apiserver

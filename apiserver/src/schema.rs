@@ -23,7 +23,6 @@ pub(crate) mod formats;
 pub(crate) mod openapi;
 pub(crate) mod decode;
 pub(crate) mod encode;
-pub(crate) mod quantity;
 pub(crate) mod protobuf;
 
 use std::{

@@ -18,6 +18,7 @@
 
 use std::borrow::Cow;
 
+use listwatch_formats::quantity::Quantity;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -173,7 +174,7 @@ impl Comparison {
             (Some(Merge::NotOurs), _, _) => {}
             // A default may be a quantity, too: a `divisor`.
             (Some(Merge::Quantity | Merge::Defaulted), live, desired)
-                if thousandths(live).is_some_and(|n| thousandths(desired) == Some(n)) => {}
+                if Quantity::read(live).is_some_and(|live| Quantity::read(desired) == Some(live)) => {}
             (Some(Merge::SharedBy(keys)), Value::Array(live), Value::Array(desired)) => {
                 self.set_items(rules, live, desired, keys);
             }
@@ -274,33 +275,6 @@ impl Comparison {
         self.path.push_str(&name);
         (name, length)
     }
-}
-
-/// A quantity, rounded up to thousandths as the API server does. `None`: not a quantity.
-fn thousandths(quantity: &Value) -> Option<i128> {
-    let nanos = nanos(quantity)?;
-    Some(nanos.div_euclid(1_000_000) + i128::from(nanos.rem_euclid(1_000_000) > 0))
-}
-
-/// A quantity, in billionths: the smallest unit is `n`. `None`: not a quantity.
-fn nanos(quantity: &Value) -> Option<i128> {
-    const DECIMAL: [&str; 10] = ["n", "u", "m", "", "k", "M", "G", "T", "P", "E"];
-    const BINARY: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
-    let text = quantity.as_str().map_or_else(|| quantity.to_string(), str::to_owned);
-    let (number, unit) = text.split_at(text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len()));
-    let power = |base: i128, units: &[&str]| {
-        base.checked_pow(u32::try_from(units.iter().position(|one| *one == unit)?).ok()?)
-    };
-    let exponent = || {
-        let exponent = unit.strip_prefix(['e', 'E'])?.parse::<i32>().ok()?;
-        let power = 10_i128.checked_pow(exponent.unsigned_abs())?;
-        if exponent < 0 { 1_000_000_000_i128.checked_div(power) } else { power.checked_mul(1_000_000_000) }
-    };
-    let factor = power(1000, &DECIMAL);
-    let factor = factor.or_else(|| power(1024, &BINARY)?.checked_mul(1_000_000_000)).or_else(exponent)?;
-    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-    let scale = 10_i128.checked_pow(u32::try_from(fraction.len()).ok()?)?;
-    format!("{whole}{fraction}").parse::<i128>().ok()?.checked_mul(factor)?.checked_div(scale)
 }
 
 /// Whether this is a map of texts with so many entries that one operation for each would take much memory: another client can put

@@ -1,6 +1,7 @@
 //! What admission plugins add to a new object, or refuse, by looking at other objects: Priority, RuntimeClass, DefaultStorageClass,
 //! ResourceQuota, ServiceAccount.
 
+use listwatch_formats::quantity::{canonical, quantity};
 use serde_json::{Value, json};
 
 use crate::{
@@ -9,7 +10,6 @@ use crate::{
         Kind, defaults,
         field_checks::{each, text},
     },
-    schema::quantity::{canonical, quantity},
     storage::{Place, Storage},
 };
 

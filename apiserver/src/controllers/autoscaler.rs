@@ -12,6 +12,7 @@ use std::{
     time::Duration,
 };
 
+use listwatch_formats::quantity::{canonical, quantity};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -29,7 +30,6 @@ use crate::{
         field_checks::{each, text},
         metadata::is_terminating,
     },
-    schema::quantity::{canonical, quantity},
     selector::Labels,
     storage::{Place, Storage},
     verbs::{delete::Deletion, scale},

@@ -7,11 +7,11 @@
 //!
 //! Ports, devices such as `nvidia.com/gpu`, and affinity to other Pods always fit. No Pod is preempted.
 
+use listwatch_formats::quantity::quantity;
 use serde_json::{Value, json};
 
 use crate::{
     kinds::field_checks::{each, text},
-    schema::quantity::quantity,
     selector::Labels,
     storage::{Place, Storage},
 };

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use listwatch_formats::quantity::quantity;
 use serde_json::{Value, json};
 
 use super::{change, delete, make, record, record_warning, rollout::name, simulation, uid};
@@ -16,7 +17,6 @@ use crate::{
         field_checks::{each, text},
         metadata::is_terminating,
     },
-    schema::quantity::quantity,
     storage::{Place, Storage},
     verbs::delete::Deletion,
 };

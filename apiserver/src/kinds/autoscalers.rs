@@ -4,6 +4,7 @@
 
 use std::ops::RangeInclusive;
 
+use listwatch_formats::quantity::quantity;
 use serde_json::{Value, json};
 
 use crate::{
@@ -12,7 +13,6 @@ use crate::{
         field_checks::{NOT_NEGATIVE, each, not_one_of, text},
     },
     names::{causes, label_errors, path_segment_errors},
-    schema::quantity::quantity,
     status::Cause,
 };
 

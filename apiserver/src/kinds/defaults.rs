@@ -4,15 +4,13 @@
 //! Only fields that authors of operators need have defaults: affinities and rarer volumes are stored as sent.
 
 use base64::{Engine, prelude::BASE64_STANDARD};
+use listwatch_formats::quantity::quantity;
 use serde_json::{Value, json};
 
-use crate::{
-    kinds::{
-        cluster_ip,
-        field_checks::{each, text},
-        pods::is_gated,
-    },
-    schema::quantity::quantity,
+use crate::kinds::{
+    cluster_ip,
+    field_checks::{each, text},
+    pods::is_gated,
 };
 
 pub(crate) fn namespace(object: &mut Value) {

@@ -8,6 +8,7 @@
 
 mod security;
 
+use listwatch_formats::quantity::quantity;
 use serde_json::{Value, json};
 
 use crate::{
@@ -17,7 +18,6 @@ use crate::{
     names::{
         causes, label_errors, label_value_errors, labels_errors, qualified_name_errors, subdomain_errors,
     },
-    schema::quantity::quantity,
     status::Cause,
 };
 

@@ -6,6 +6,7 @@
 //!
 //! The rules, their order and their messages are as in pkg/apis/{apps,core}/validation.
 
+use listwatch_formats::quantity::quantity;
 use serde_json::{Value, json};
 
 use crate::{
@@ -14,7 +15,6 @@ use crate::{
         validation::{pod_template, selector},
     },
     names::{causes, label_errors, labels_errors, subdomain_errors},
-    schema::quantity::quantity,
     selector::Labels,
     status::Cause,
 };

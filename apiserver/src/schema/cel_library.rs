@@ -20,16 +20,11 @@ use cel::{
         value::{CowVal, StaticVal, Val},
     },
 };
+use listwatch_formats::quantity::Quantity;
 
 use crate::{
     names::{dns_1035_errors, label_errors, label_value_errors, qualified_name_errors, subdomain_errors},
-    schema::{
-        cel_cost,
-        formats::FORMATS,
-        go_url::Url,
-        quantity::{NANO, Quantity},
-        re2,
-    },
+    schema::{cel_cost, formats::FORMATS, go_url::Url, re2},
 };
 
 /// A type of values that only the functions of Kubernetes know.
@@ -386,9 +381,9 @@ impl OpaqueType for Quantity {
 
 fn declare_quantities(env: &mut Env) -> Result<(), DeclarationError> {
     function_table! { env:
-        function "isQuantity"(text: CelString) -> CelBool = Quantity::parse(text, NANO).is_some();
+        function "isQuantity"(text: CelString) -> CelBool = Quantity::parse(text).is_some();
         function "quantity"(text: CelString) -> Opaque
-            = Quantity::parse(text, NANO).ok_or_else(|| error(Quantity::parse_error(text)))?;
+            = Quantity::parse(text).ok_or_else(|| error(Quantity::parse_error(text)))?;
         function "sign"(one: Opaque<Quantity>) -> CelInt = one.0.signum();
         method "isInteger"(one: Opaque<Quantity>) -> CelBool = one.0.whole().is_some();
         method "asInteger"(one: Opaque<Quantity>) -> CelInt

@@ -7,13 +7,11 @@
 //! kube-apiserver decodes a body into Go structs. The definitions in [`openapi`](crate::schema::openapi) give the types.
 
 use base64::{Engine, prelude::BASE64_STANDARD};
+use listwatch_formats::quantity::quantity;
 use listwatch_formats::time::parse_time;
 use serde_json::{Number, Value};
 
-use crate::schema::{
-    openapi::{definition, referred, resolved},
-    quantity::quantity,
-};
+use crate::schema::openapi::{definition, referred, resolved};
 
 /// Most items of a list in a built-in kind or in ObjectMeta. Validation compares each item with all others: 100,000
 /// containers would block all other requests for minutes. Real lists have some dozens of items.

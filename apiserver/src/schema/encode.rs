@@ -17,14 +17,12 @@ use std::{
 };
 
 use chrono::DateTime;
+use listwatch_formats::quantity::canonical;
 use serde_json::{Map, Value};
 
 use crate::{
     json::make_whole,
-    schema::{
-        openapi::{definition, referred, resolved},
-        quantity::canonical,
-    },
+    schema::openapi::{definition, referred, resolved},
 };
 
 /// The format of a metav1.Time.

@@ -4,9 +4,8 @@
 
 use std::cmp::Reverse;
 
+use listwatch_formats::quantity::{canonical, quantity};
 use serde_json::{Map, Value, json};
-
-use crate::schema::quantity::{canonical, quantity};
 
 /// Deepest field: `.spec.a.b.c`.
 const DEPTH_MAX: usize = 4;

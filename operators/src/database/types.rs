@@ -146,11 +146,8 @@ impl DatabaseSpec {
 
 /// A whole number of Gi. The API server writes `2048Gi` as `2Ti`.
 pub(super) fn gib(quantity: &str) -> Option<u64> {
-    let (number, factor) = match quantity.strip_suffix("Ti") {
-        Some(number) => (number, 1024),
-        None => (quantity.strip_suffix("Gi")?, 1),
-    };
-    number.parse::<u64>().ok()?.checked_mul(factor)
+    let gib = listwatch_formats::quantity::quantity(&quantity.into())? / f64::from(1 << 30);
+    (gib.fract() == 0.0).then_some(gib as u64)
 }
 
 /// The observed state of the database.

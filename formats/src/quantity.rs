@@ -19,7 +19,7 @@ const DIGITS_MAX: usize = 36;
 const MILLI: i32 = -3;
 
 /// apimachinery rounds each quantity up to a billionth.
-pub(crate) const NANO: i32 = -9;
+const NANO: i32 = -9;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Format {
@@ -30,7 +30,7 @@ enum Format {
 
 /// A number: `mantissa` * 10^`exponent`.
 #[derive(Clone, Debug)]
-pub(crate) struct Quantity {
+pub struct Quantity {
     mantissa: i128,
     exponent: i32,
     format: Format,
@@ -49,21 +49,31 @@ fn text(value: &Value) -> Option<String> {
 }
 
 /// Parses `100m`, `1.5Gi`, `1e3`. A float is exact enough to compare two quantities.
-pub(crate) fn quantity(value: &Value) -> Option<f64> {
-    let Quantity { mantissa, exponent, .. } = Quantity::parse(&text(value)?, MILLI)?;
+pub fn quantity(value: &Value) -> Option<f64> {
+    let Quantity { mantissa, exponent, .. } = Quantity::read(value)?;
     format!("{mantissa}e{exponent}").parse().ok()
 }
 
 /// The form in which kube-apiserver stores a quantity: `1` for `1000m`, `512Mi` for `0.5Gi`, `1500m` for 1.5.
-pub(crate) fn canonical(value: &Value) -> Option<String> {
+pub fn canonical(value: &Value) -> Option<String> {
     let text = text(value)?;
-    let quantity = Quantity::parse(&text, MILLI)?;
+    let quantity = Quantity::rounded(&text, MILLI)?;
     Some(if quantity.keeps_text { text } else { quantity.canonical() })
 }
 
 impl Quantity {
+    /// Parses a quantity as apimachinery does.
+    pub fn parse(text: &str) -> Option<Quantity> {
+        Quantity::rounded(text, NANO)
+    }
+
+    /// Reads a resource as kube-apiserver does, rounded up to a thousandth.
+    pub fn read(value: &Value) -> Option<Quantity> {
+        Quantity::rounded(&text(value)?, MILLI)
+    }
+
     /// Parses a quantity, and rounds it up to this power of 10.
-    pub(crate) fn parse(text: &str, scale_min: i32) -> Option<Quantity> {
+    fn rounded(text: &str, scale_min: i32) -> Option<Quantity> {
         let is_number = |c: char| c.is_ascii_digit() || matches!(c, '.' | '+' | '-');
         let (number, suffix) = text.split_at(text.find(|c| !is_number(c)).unwrap_or(text.len()));
         let unsigned = number.strip_prefix(['+', '-']).unwrap_or(number);
@@ -107,7 +117,7 @@ impl Quantity {
     }
 
     /// The error of `ParseQuantity` for a text that is no quantity.
-    pub(crate) fn parse_error(text: &str) -> &'static str {
+    pub fn parse_error(text: &str) -> &'static str {
         let digits = |text: &'_ str| text.trim_start_matches(|c: char| c.is_ascii_digit()).to_owned();
         let number = digits(text.strip_prefix(['+', '-']).unwrap_or(text));
         let suffix = digits(number.strip_prefix('.').unwrap_or(&number));
@@ -119,19 +129,20 @@ impl Quantity {
         "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
     }
 
-    pub(crate) fn signum(&self) -> i64 {
+    /// -1, 0 or 1.
+    pub fn signum(&self) -> i64 {
         self.mantissa.signum() as i64
     }
 
     /// The number, if Go keeps it as a whole one: `1000m` is not.
-    pub(crate) fn whole(&self) -> Option<i64> {
+    pub fn whole(&self) -> Option<i64> {
         let factor = 10_i128.checked_pow(self.exponent.try_into().ok()?);
         let whole = self.mantissa.checked_mul(factor.filter(|_| self.is_small)?)?;
         whole.try_into().ok()
     }
 
-    /// The last bit may differ from that in Go.
-    pub(crate) fn float(&self) -> f64 {
+    /// The number. The last bit may differ from that in Go.
+    pub fn float(&self) -> f64 {
         self.mantissa as f64 * format!("1e{}", self.exponent).parse::<f64>().unwrap_or_default()
     }
 
@@ -143,7 +154,8 @@ impl Quantity {
         self.mantissa.checked_mul(10_i128.checked_pow(self.exponent.abs_diff(exponent))?)
     }
 
-    pub(crate) fn compare(&self, other: &Quantity) -> Ordering {
+    /// Compares two numbers, whatever their formats.
+    pub fn compare(&self, other: &Quantity) -> Ordering {
         let exponent = self.exponent.min(other.exponent);
         match (self.mantissa_at(exponent), other.mantissa_at(exponent)) {
             (Some(one), Some(other)) => one.cmp(&other),
@@ -154,7 +166,7 @@ impl Quantity {
     }
 
     /// The sum with a multiple of another quantity. `None` if an `i128` cannot hold it.
-    pub(crate) fn add(&self, other: &Quantity, times: i128) -> Option<Quantity> {
+    pub fn add(&self, other: &Quantity, times: i128) -> Option<Quantity> {
         let exponent = match (self.mantissa, other.mantissa) {
             (_, 0) => self.exponent,
             (0, _) => other.exponent,
@@ -166,7 +178,8 @@ impl Quantity {
         Some(Quantity { mantissa, exponent, format: self.format, is_small, keeps_text: false })
     }
 
-    pub(crate) fn from_int(int: i64) -> Quantity {
+    /// A whole number.
+    pub fn from_int(int: i64) -> Quantity {
         let (mantissa, format) = (int.into(), Format::DecimalExponent);
         Quantity { mantissa, exponent: 0, format, is_small: true, keeps_text: false }
     }
