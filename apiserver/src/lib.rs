@@ -50,7 +50,7 @@
 //! kinds/          the table of kinds: built_in, its defaults, printer_columns, stored_columns and validation, by_schema;
 //!                 field_checks, events, pods, stateful_sets, jobs, autoscalers, scale_of, roles, webhook_configurations,
 //!                 admission_policies, cluster_ip, metadata, conditions, status_errors; crd, conversion, custom_resources
-//! selector        label and field selectors
+//! field_selector  field selectors
 //! schema/         CRDs: structural schemas, defaults and pruning, re2 (patterns), cel, cel_library (the functions of
 //!                 Kubernetes), cel_authorizer, go_url, expressions (of admission), formats, field_errors (errors with
 //!                 paths); built-in types: openapi (definitions), decode (type errors), encode (omits empty fields), protobuf
@@ -78,7 +78,7 @@ mod request;
 mod storage;
 mod apply;
 mod kinds;
-mod selector;
+mod field_selector;
 mod schema;
 mod names;
 mod status;

@@ -6,6 +6,7 @@ use std::{
     sync::{Arc, Weak},
 };
 
+use listwatch_formats::selector::Selector;
 use smol_str::SmolStr;
 use tokio::task::JoinHandle;
 use tracing::info;
@@ -14,7 +15,7 @@ use super::{Cluster, Watch};
 use crate::{
     client::{Client, Collection, Error, qualified},
     locked,
-    resource::{LabelSelector, Labels, Resource, Scope},
+    resource::{Labels, Resource, Scope},
     store::{Change, Kept, Listening, Portion, Store},
     watch::{self, AnyStore, Health, Lists},
 };
@@ -55,8 +56,8 @@ impl OpenStream {
 /// One running watch and its Store. Dropping it ends the watch.
 pub(super) struct Stream<K> {
     pub(super) scope: Scope,
-    /// `None`: a selector of the scope is invalid, has `Gt` or `Lt`, or is for fields.
-    selector: Option<LabelSelector>,
+    /// `None`: a selector of the scope is invalid, or is for fields.
+    selector: Option<Selector>,
     pub(super) store: Arc<Store<K>>,
     pub(super) health: Arc<Health>,
     task: JoinHandle<()>,
@@ -185,17 +186,17 @@ impl<K: Resource> Stream<K> {
         let watching =
             keep(client, Collection::of::<K>(&scope), lists, Arc::clone(&store) as _, Arc::clone(&health));
         let task = tokio::spawn(watching);
-        let selector = scope.labels.parse().ok().filter(|_| scope.fields.is_empty());
+        let selector = Selector::parse(&scope.labels).ok().filter(|_| scope.fields.is_empty());
         Stream { scope, selector, store, health, task, _listening }
     }
 
     /// Whether the scope is known not to select an object with these labels.
     pub(super) fn excludes(&self, labels: &Labels) -> bool {
-        self.selector.as_ref().is_some_and(|selector| !selector.matches(labels))
+        self.selector.as_ref().is_some_and(|selector| !selector.selects(|key| labels.get(key)))
     }
 
     /// Whether the scope is known to select an object with these labels.
     pub(super) fn selects(&self, labels: &Labels) -> bool {
-        self.selector.as_ref().is_some_and(|selector| selector.matches(labels))
+        self.selector.as_ref().is_some_and(|selector| selector.selects(|key| labels.get(key)))
     }
 }

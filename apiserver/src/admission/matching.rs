@@ -6,6 +6,7 @@
 
 use std::{borrow::Cow, collections::BTreeSet, sync::Arc};
 
+use listwatch_formats::selector::Selector;
 use serde_json::{Value, json};
 
 use crate::{
@@ -15,7 +16,6 @@ use crate::{
         field_checks::{each, text},
     },
     schema::{expressions::Activation, prune_object},
-    selector::Labels,
     status::StatusError,
     storage::{Place, Storage},
 };
@@ -111,15 +111,15 @@ impl Admission {
     /// Whether the selectors of a webhook or a policy select a write.
     pub(super) fn selects(&self, storage: &Storage, criteria: &Value, write: Write<'_>) -> bool {
         let Write { object, before, .. } = write;
-        let selects = |selector: &Labels, object: &Value| {
+        let selects = |selector: &Selector, object: &Value| {
             selector.is_empty() || !object.is_null() && selector.matches(&object["metadata"]["labels"])
         };
-        let selector = Labels::from_object(&criteria["objectSelector"]);
+        let selector = Selector::from_object(&criteria["objectSelector"]);
         if !selects(&selector, object) && !selects(&selector, before) {
             return false;
         }
         let (selector, namespace) =
-            (Labels::from_object(&criteria["namespaceSelector"]), self.namespace(write));
+            (Selector::from_object(&criteria["namespaceSelector"]), self.namespace(write));
         if selector.is_empty() || namespace.is_empty() {
             return true;
         }

@@ -9,6 +9,7 @@
 use std::{borrow::Cow, sync::Arc};
 
 use cel::common::value::Val;
+use listwatch_formats::selector::Selector;
 use serde_json::{Value, json};
 
 use crate::{
@@ -24,7 +25,6 @@ use crate::{
         cel_authorizer::{Authorize, authorizer},
         expressions::Activation,
     },
-    selector::Labels,
     status::{StatusError, details, qualified},
     storage::{Place, Storage},
 };
@@ -345,7 +345,7 @@ fn params<'s>(
             return Err(why.to_owned());
         }
     }
-    let selector = Labels::from_object(&param["selector"]);
+    let selector = Selector::from_object(&param["selector"]);
     let all = storage.collection(&kind.stored_in()).into_iter().flat_map(|all| all.objects.values());
     let found = all.filter(|object| {
         let metadata = &object["metadata"];

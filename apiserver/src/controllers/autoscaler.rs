@@ -12,7 +12,10 @@ use std::{
     time::Duration,
 };
 
-use listwatch_formats::quantity::{canonical, quantity};
+use listwatch_formats::{
+    quantity::{canonical, quantity},
+    selector::Selector,
+};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -30,7 +33,6 @@ use crate::{
         field_checks::{each, text},
         metadata::is_terminating,
     },
-    selector::Labels,
     storage::{Place, Storage},
     verbs::{delete::Deletion, scale},
 };
@@ -355,7 +357,8 @@ fn by_metrics(
     statuses: &mut Value,
 ) -> Option<Proposal> {
     let now = storage.clock.time();
-    let Some(selector) = Labels::parse(&target.selector).ok().filter(|selector| !selector.is_empty()) else {
+    let Some(selector) = Selector::parse(&target.selector).ok().filter(|selector| !selector.is_empty())
+    else {
         let message = "the HPA target's scale is missing a selector";
         set_condition(autoscaler, "ScalingActive", "False", "InvalidSelector", message, &now);
         return None;
@@ -419,7 +422,7 @@ fn selecting(storage: &Storage, namespace: &str, pods: &[Arc<Value>]) -> Vec<Str
             continue;
         };
         let Ok(target) = target(storage, &place, autoscaler) else { continue };
-        let Ok(selector) = Labels::parse(&target.selector) else { continue };
+        let Ok(selector) = Selector::parse(&target.selector) else { continue };
         if !selector.is_empty() && pods.iter().any(|pod| selector.matches(&pod["metadata"]["labels"])) {
             all.push(place.key);
         }

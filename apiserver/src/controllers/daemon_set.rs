@@ -1,5 +1,6 @@
 //! DaemonSets: a Pod on the simulated node, if its labels match the node selector. Other Nodes get no Pods, because no kubelet runs there.
 
+use listwatch_formats::selector::Selector;
 use serde_json::{Value, json};
 
 use super::{
@@ -9,7 +10,6 @@ use super::{
 };
 use crate::{
     kinds::{Part, metadata::is_terminating},
-    selector::Labels,
     storage::{Place, Storage},
     verbs::delete::Deletion,
 };
@@ -26,7 +26,7 @@ pub(crate) fn daemon_set(controllers: &mut Controllers, storage: &mut Storage, p
     let selector = json!({"matchLabels": set["spec"]["template"]["spec"]["nodeSelector"]});
     let node = storage.get(&kubelet::node()).cloned();
     let is_wanted =
-        node.is_some_and(|node| Labels::from_object(&selector).matches(&node["metadata"]["labels"]));
+        node.is_some_and(|node| Selector::from_object(&selector).matches(&node["metadata"]["labels"]));
     let pods = controlled(storage, set, "pods");
     let is_old =
         |pod: &Value| revision_of(pod) != hash && set["spec"]["updateStrategy"]["type"] == "RollingUpdate";

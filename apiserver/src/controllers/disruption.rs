@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use listwatch_formats::selector::Selector;
 use serde_json::{Value, json};
 
 use super::{
@@ -12,7 +13,6 @@ use super::{
 };
 use crate::{
     kinds::{Part, metadata::is_terminating},
-    selector::Labels,
     storage::{Place, Storage},
 };
 
@@ -30,7 +30,7 @@ fn selects(budget: &Value, pod: &Value) -> bool {
     let selector = &budget["spec"]["selector"];
     budget["metadata"]["namespace"] == pod["metadata"]["namespace"]
         && !selector.is_null()
-        && Labels::from_object(selector).matches(&pod["metadata"]["labels"])
+        && Selector::from_object(selector).matches(&pod["metadata"]["labels"])
 }
 
 /// Reconciles a PodDisruptionBudget: writes its status.

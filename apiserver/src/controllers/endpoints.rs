@@ -8,6 +8,7 @@
 
 use std::collections::HashMap;
 
+use listwatch_formats::selector::Selector;
 use serde_json::{Value, json};
 
 use super::{
@@ -21,7 +22,6 @@ use crate::{
         metadata::is_terminating,
     },
     names::random_letters,
-    selector::Labels,
     storage::{Place, Storage},
     verbs::delete::Deletion,
 };
@@ -60,7 +60,7 @@ fn has_selector(service: &Value) -> bool {
 fn selects(service: &Value, pod: &Value) -> bool {
     has_selector(service)
         && service["metadata"]["namespace"] == pod["metadata"]["namespace"]
-        && Labels::from_object(&json!({"matchLabels": service["spec"]["selector"]}))
+        && Selector::from_object(&json!({"matchLabels": service["spec"]["selector"]}))
             .matches(&pod["metadata"]["labels"])
 }
 

@@ -1,11 +1,11 @@
 //! ClusterRoles: the roles of every cluster, and aggregated roles, whose rules come from other roles.
 
+use listwatch_formats::selector::Selector;
 use serde_json::Value;
 
 use super::{change, make};
 use crate::{
     kinds::{Part, field_checks::each},
-    selector::Labels,
     storage::{Place, Storage},
 };
 
@@ -37,7 +37,7 @@ pub(crate) fn aggregate(storage: &mut Storage, place: &Place, role: &Value) {
     }
     let mut rules: Vec<Value> = Vec::new();
     for (name, other) in storage.collection(ROLES).into_iter().flat_map(|roles| &roles.objects) {
-        let is_selected = |selector| Labels::from_object(selector).matches(&other["metadata"]["labels"]);
+        let is_selected = |selector| Selector::from_object(selector).matches(&other["metadata"]["labels"]);
         if name != place.name() && each(selectors).any(is_selected) {
             for rule in each(&other["rules"]) {
                 if !rules.contains(rule) {

@@ -5,6 +5,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use listwatch_formats::selector::Selector;
 use serde_json::{Value, json};
 
 use super::{Controllers, change, delete, make, owners, record, record_warning, release, uid};
@@ -13,7 +14,6 @@ use crate::{
     clock::Clock,
     kinds::{Part, conditions, metadata::is_terminating},
     names::{LETTERS, random_letters},
-    selector::Labels,
     storage::{Place, Storage},
     verbs::delete::Deletion,
 };
@@ -90,7 +90,7 @@ pub(super) fn claim(
     collection: &str,
     is_member: impl Fn(&Value) -> bool,
 ) {
-    let selector = Labels::from_object(&owner["spec"]["selector"]);
+    let selector = Selector::from_object(&owner["spec"]["selector"]);
     let Some(all) = storage.collection(collection) else { return };
     let is_orphan = |object: &Value| {
         object["metadata"]["namespace"] == owner["metadata"]["namespace"]

@@ -7,12 +7,11 @@
 //!
 //! Ports, devices such as `nvidia.com/gpu`, and affinity to other Pods always fit. No Pod is preempted.
 
-use listwatch_formats::quantity::quantity;
+use listwatch_formats::{quantity::quantity, selector::Selector};
 use serde_json::{Value, json};
 
 use crate::{
     kinds::field_checks::{each, text},
-    selector::Labels,
     storage::{Place, Storage},
 };
 
@@ -118,13 +117,13 @@ fn selects(pod: &Value, node: &Value) -> bool {
     let is_chosen = |term: &Value| {
         let fields = json!({"metadata.name": node["metadata"]["name"]});
         let matches = |field: &str, values: &Value| {
-            Labels::from_object(&json!({"matchExpressions": term[field]})).matches(values)
+            Selector::from_object(&json!({"matchExpressions": term[field]})).matches(values)
         };
         // A term without requirements selects nothing.
         (term["matchExpressions"].is_array() || term["matchFields"].is_array())
             && matches("matchExpressions", labels)
             && matches("matchFields", &fields)
     };
-    Labels::from_object(&json!({"matchLabels": pod["spec"]["nodeSelector"]})).matches(labels)
+    Selector::from_object(&json!({"matchLabels": pod["spec"]["nodeSelector"]})).matches(labels)
         && (required.is_null() || each(&required["nodeSelectorTerms"]).any(is_chosen))
 }

@@ -2,7 +2,7 @@
 //!
 //! Policies for the failure of Pods and the success of Jobs are checked for their types only.
 
-use listwatch_formats::schedule::Schedule;
+use listwatch_formats::{schedule::Schedule, selector::Selector};
 use serde_json::{Value, json};
 
 use crate::{
@@ -11,7 +11,6 @@ use crate::{
         field_checks::{IMMUTABLE, each, not_negative, not_one_of, text},
         validation::{pod_template, selector},
     },
-    selector::Labels,
     status::Cause,
 };
 
@@ -32,7 +31,7 @@ pub(crate) fn job(object: &Value, before: Option<&Value>) -> Vec<Cause> {
         of_spec.extend(selector(&spec["selector"], "spec.selector"));
     }
     let labels = &spec["template"]["metadata"]["labels"];
-    if spec["selector"].is_null() || !Labels::from_object(&spec["selector"]).matches(labels) {
+    if spec["selector"].is_null() || !Selector::from_object(&spec["selector"]).matches(labels) {
         let text = "`selector` does not match template `labels`";
         of_spec.push(Cause::invalid("spec.template.metadata.labels", labels, text));
     }
@@ -62,7 +61,7 @@ fn generated_labels(all: &mut Vec<Cause>, job: &Value) {
         }
         expected[key] = value.clone();
     }
-    if !Labels::from_object(&job["spec"]["selector"]).matches(&expected) {
+    if !Selector::from_object(&job["spec"]["selector"]).matches(&expected) {
         all.push(Cause::invalid("spec.selector", &job["spec"]["selector"], "`selector` not auto-generated"));
     }
 }

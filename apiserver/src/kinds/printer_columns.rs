@@ -6,12 +6,12 @@
 //! web    web-0    12s
 //! ```
 
+use listwatch_formats::selector::Selector;
 use serde_json::{Value, json};
 
 use crate::{
     clock::{Clock, human_duration},
     kinds::{events, field_checks::each},
-    selector,
 };
 
 /// The columns of a kind, and the cells of an object in them.
@@ -74,7 +74,7 @@ pub(crate) const SERVICE: PrinterColumns = PrinterColumns {
             external.into(),
             ports.into(),
             age(object, clock),
-            selector::shown(&json!({"matchLabels": spec["selector"]})).into(),
+            labels_shown(&spec["selector"]).into(),
         ]
     },
 };
@@ -359,7 +359,7 @@ pub(crate) const DEPLOYMENT: PrinterColumns = PrinterColumns {
             age(object, clock),
             names,
             images,
-            selector::shown(&spec["selector"]).into(),
+            selector_shown(&spec["selector"]).into(),
         ]
     },
 };
@@ -386,7 +386,7 @@ pub(crate) const REPLICA_SET: PrinterColumns = PrinterColumns {
             age(object, clock),
             names,
             images,
-            selector::shown(&spec["selector"]).into(),
+            selector_shown(&spec["selector"]).into(),
         ]
     },
 };
@@ -513,7 +513,7 @@ pub(crate) const JOB: PrinterColumns = PrinterColumns {
             age(object, clock),
             names,
             images,
-            selector::shown(&spec["selector"]).into(),
+            selector_shown(&spec["selector"]).into(),
         ]
     },
 };
@@ -545,7 +545,7 @@ pub(crate) const CRON_JOB: PrinterColumns = PrinterColumns {
             age(object, clock),
             names,
             images,
-            selector::shown(&job["selector"]).into(),
+            selector_shown(&job["selector"]).into(),
         ]
     },
 };
@@ -624,9 +624,15 @@ pub(crate) fn count_of(value: &Value) -> i64 {
     value.as_i64().unwrap_or(0)
 }
 
+/// The selector of a Deployment.
+pub(crate) fn selector_shown(selector: &Value) -> String {
+    let text = Selector::from_object(selector).to_string();
+    if text.is_empty() { "<none>".to_owned() } else { text }
+}
+
 /// `a=b,c=d`
 pub(crate) fn labels_shown(labels: &Value) -> String {
-    selector::shown(&json!({"matchLabels": labels}))
+    selector_shown(&json!({"matchLabels": labels}))
 }
 
 fn entries(map: &Value) -> usize {

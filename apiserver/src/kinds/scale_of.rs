@@ -7,15 +7,13 @@
 
 use std::sync::LazyLock;
 
+use listwatch_formats::selector::Selector;
 use serde_json::{Value, json};
 
-use crate::{
-    kinds::{
-        Kind, Source,
-        built_in::{BuiltIn, PLAIN},
-        printer_columns,
-    },
-    selector::Labels,
+use crate::kinds::{
+    Kind, Source,
+    built_in::{BuiltIn, PLAIN},
+    printer_columns,
 };
 
 /// The kind Scale. It is served, but never stored.
@@ -48,9 +46,9 @@ pub(crate) fn of(kind: &Kind, object: &Value) -> Value {
     let mut status = json!({"replicas": number(&paths.status)});
     let selector = match (&kind.source, &paths.selector) {
         (Source::BuiltIn(BuiltIn { kind: "ReplicationController", .. }), _) => {
-            Some(Labels::from_object(&json!({"matchLabels": object["spec"]["selector"]})).to_string())
+            Some(Selector::from_object(&json!({"matchLabels": object["spec"]["selector"]})).to_string())
         }
-        (Source::BuiltIn(_), _) => Some(Labels::from_object(&object["spec"]["selector"]).to_string()),
+        (Source::BuiltIn(_), _) => Some(Selector::from_object(&object["spec"]["selector"]).to_string()),
         (Source::Custom(_), Some(pointer)) => {
             object.pointer(pointer).and_then(Value::as_str).map(str::to_owned)
         }

@@ -6,7 +6,7 @@
 //!
 //! The rules, their order and their messages are as in pkg/apis/{apps,core}/validation.
 
-use listwatch_formats::quantity::quantity;
+use listwatch_formats::{quantity::quantity, selector::Selector};
 use serde_json::{Value, json};
 
 use crate::{
@@ -15,7 +15,6 @@ use crate::{
         validation::{pod_template, selector},
     },
     names::{causes, label_errors, labels_errors, subdomain_errors},
-    selector::Labels,
     status::Cause,
 };
 
@@ -205,7 +204,7 @@ fn set_template(all: &mut Vec<Cause>, spec: &Value) {
     let labels = &template["metadata"]["labels"];
     // A missing selector matches nothing. An empty one is not compared.
     if spec["selector"].is_null()
-        || (!is_everything && !Labels::from_object(&spec["selector"]).matches(labels))
+        || (!is_everything && !Selector::from_object(&spec["selector"]).matches(labels))
     {
         let text = "`selector` does not match template `labels`";
         all.push(Cause::invalid("spec.template.metadata.labels", labels, text));

@@ -14,11 +14,10 @@ use crate::{
         autoscalers,
         field_checks::{each, text},
         printer_columns::{
-            PrinterColumns, access_modes, age, containers_and_images, count_of, labels_shown, name, shown,
-            some,
+            PrinterColumns, access_modes, age, containers_and_images, count_of, labels_shown, name,
+            selector_shown, shown, some,
         },
     },
-    selector,
 };
 
 /// `KIND(object, clock) { "Column" type priority = cell, … }`: the columns after Name.
@@ -78,7 +77,7 @@ columns! {
         "Age" string 0 = age(o, clock),
         "Containers" string 1 = containers_and_images(&o["spec"]["template"]["spec"])[0].clone(),
         "Images" string 1 = containers_and_images(&o["spec"]["template"]["spec"])[1].clone(),
-        "Selector" string 1 = selector::shown(&o["spec"]["selector"])
+        "Selector" string 1 = selector_shown(&o["spec"]["selector"])
     }
     ENDPOINT_SLICE(o, clock) {
         "AddressType" string 0 = text(&o["addressType"]),
@@ -109,7 +108,7 @@ columns! {
         "ParentRef" string 0 = some(parent(&o["spec"]["parentRef"]), "<none>")
     }
     NETWORK_POLICY(o, clock) {
-        "Pod-Selector" string 0 = selector::shown(&o["spec"]["podSelector"]),
+        "Pod-Selector" string 0 = selector_shown(&o["spec"]["podSelector"]),
         "Age" string 0 = age(o, clock)
     }
     POD_TEMPLATE(o, _clock) {
@@ -380,7 +379,7 @@ fn param_kind(kind: &Value) -> String {
 
 fn param(param: &Value) -> String {
     match (text(&param["namespace"]), text(&param["name"])) {
-        (_, "") if param["selector"].is_object() => selector::shown(&param["selector"]),
+        (_, "") if param["selector"].is_object() => selector_shown(&param["selector"]),
         (_, "") => "<unset>".to_owned(),
         ("", name) => format!("*/{name}"),
         (namespace, name) => format!("{namespace}/{name}"),

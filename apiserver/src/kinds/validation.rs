@@ -9,6 +9,7 @@
 
 use std::net::IpAddr;
 
+use listwatch_formats::selector::Selector;
 use serde_json::{Value, json};
 
 use crate::{
@@ -23,7 +24,6 @@ use crate::{
     names::{
         causes, label_errors, label_value_errors, labels_errors, qualified_name_errors, subdomain_errors,
     },
-    selector::Labels,
     status::Cause,
 };
 
@@ -390,7 +390,7 @@ fn workload(object: &Value) -> Vec<Cause> {
     let labels = &template["metadata"]["labels"];
     // A missing selector matches nothing, an empty one everything.
     if spec["selector"].is_null()
-        || (!is_everything && !Labels::from_object(&spec["selector"]).matches(labels))
+        || (!is_everything && !Selector::from_object(&spec["selector"]).matches(labels))
     {
         let text = "`selector` does not match template `labels`";
         all.push(Cause::invalid(format!("{at}.metadata.labels"), labels, text));

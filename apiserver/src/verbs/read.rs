@@ -11,12 +11,13 @@
 use std::{borrow::Cow, sync::Arc};
 
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
+use listwatch_formats::selector::Selector;
 use serde_json::{Value, json};
 
 use crate::{
+    field_selector::FieldSelector,
     kinds::Kind,
     request::Query,
-    selector::{Fields, Labels},
     status::{Cause, StatusError, invalid_json},
     storage::Storage,
 };
@@ -25,16 +26,16 @@ use crate::{
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Filter {
     pub(crate) namespace: Option<String>,
-    labels: Labels,
-    fields: Fields,
+    labels: Selector,
+    fields: FieldSelector,
 }
 
 impl Filter {
     pub(crate) fn parse(query: &Query, kind: &Kind, namespace: Option<&str>) -> Result<Filter, StatusError> {
         Ok(Filter {
             namespace: namespace.map(str::to_owned),
-            labels: Labels::parse(query.text("labelSelector"))?,
-            fields: Fields::parse(query.text("fieldSelector"), |path| kind.check_field(path))?,
+            labels: Selector::parse(query.text("labelSelector")).map_err(StatusError::bad_request)?,
+            fields: FieldSelector::parse(query.text("fieldSelector"), |path| kind.check_field(path))?,
         })
     }
 

@@ -5,9 +5,10 @@ use std::{mem, sync::Arc};
 use listwatch::{
     client::Collection,
     locked,
-    resource::{Accept, Key, LabelSelector, ObjectMeta, Resource, list::Found},
+    resource::{Accept, Key, ObjectMeta, Resource, list::Found},
     store::{Change, DeletionSource},
 };
+use listwatch_formats::selector::Selector;
 use serde::de::IgnoredAny;
 
 use super::{
@@ -175,9 +176,10 @@ impl Explainer {
                 }
             }
             let selects = |object: &Object| {
-                let selector = scope.labels.parse::<LabelSelector>();
+                let labels = &object.metadata().labels;
+                let selector = Selector::parse(&scope.labels);
                 scope.fields.is_empty()
-                    && selector.is_ok_and(|selector| selector.matches(&object.metadata().labels))
+                    && selector.is_ok_and(|selector| selector.selects(|key| labels.get(key)))
             };
             if let Some(object) = &object {
                 followed.store.wrote(object, selects(object));

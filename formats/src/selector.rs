@@ -1,17 +1,19 @@
-//! Label and field selectors: `labelSelector=app=web,tier in (a,b),!old` and `fieldSelector=metadata.name=w1`.
+//! Label selectors, as in URLs and as in objects, by the rules of apimachinery/pkg/labels/selector.go and with its errors.
+//!
+//! ```text
+//! ?labelSelector=app=web,tier in (a,b),!old
+//! {"matchLabels": {"app": "web"}, "matchExpressions": [{"key": "tier", "operator": "In", "values": ["a", "b"]}]}
+//! ```
 
 use std::fmt;
 
 use serde_json::Value;
 
-use crate::{
-    names::{label_value_errors, qualified_name_errors},
-    status::StatusError,
-};
+use crate::names::{label_value_errors, qualified_name_errors};
 
 /// A parsed label selector. All requirements must hold.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Labels(Vec<Requirement>);
+pub struct Selector(Vec<Requirement>);
 
 #[derive(Clone, Debug)]
 struct Requirement {
@@ -31,14 +33,18 @@ enum Operator {
     LessThan,
 }
 
-impl Labels {
+impl Selector {
     /// Parses the selector in a URL.
-    pub(crate) fn parse(text: &str) -> Result<Labels, StatusError> {
-        Parser { rest: text }.requirements().map_err(StatusError::bad_request)
+    ///
+    /// # Errors
+    ///
+    /// Where kube-apiserver answers 400 Bad Request, with its message.
+    pub fn parse(text: &str) -> Result<Selector, String> {
+        Parser { rest: text }.requirements()
     }
 
     /// Converts the selector of a Deployment: `{"matchLabels": {…}, "matchExpressions": […]}`.
-    pub(crate) fn from_object(selector: &Value) -> Labels {
+    pub fn from_object(selector: &Value) -> Selector {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let mut requirements = Vec::new();
         for (key, value) in selector["matchLabels"].as_object().into_iter().flatten() {
@@ -58,20 +64,27 @@ impl Labels {
             let values = expression["values"].as_array().into_iter().flatten().map(text).collect();
             requirements.push(Requirement { key: text(&expression["key"]), operator, values });
         }
-        Labels(requirements)
+        Selector(requirements)
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Whether it matches everything.
+    pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    pub(crate) fn matches(&self, labels: &Value) -> bool {
-        self.0.iter().all(|requirement| requirement.matches(labels.get(&requirement.key)))
+    /// Whether it selects an object with these labels.
+    pub fn matches(&self, labels: &Value) -> bool {
+        self.selects(|key| labels.get(key)?.as_str())
+    }
+
+    /// Whether it selects an object, of which `label` returns the value of a label.
+    pub fn selects<'a>(&self, label: impl Fn(&str) -> Option<&'a str>) -> bool {
+        self.0.iter().all(|requirement| requirement.matches(label(&requirement.key)))
     }
 }
 
 /// Formats the selector as `app=web,tier in (a,b),!old`, sorted by key.
-impl fmt::Display for Labels {
+impl fmt::Display for Selector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut sorted = self.0.clone();
         sorted.sort_by(|one, other| one.key.cmp(&other.key));
@@ -108,8 +121,7 @@ impl Requirement {
         Ok(Requirement { key: key.to_owned(), operator, values })
     }
 
-    fn matches(&self, label: Option<&Value>) -> bool {
-        let label = label.and_then(Value::as_str);
+    fn matches(&self, label: Option<&str>) -> bool {
         let listed = || label.is_some_and(|label| self.values.iter().any(|value| value == label));
         match self.operator {
             Operator::Equals | Operator::In => listed(),
@@ -136,7 +148,7 @@ fn invalid(field: &str, value: &str, errors: &[String]) -> Result<(), String> {
     Err(format!("{field}: Invalid value: {value:?}: {}", errors.join("; ")))
 }
 
-/// The parser of label selectors, with the tokens and errors of apimachinery/pkg/labels/selector.go.
+/// The parser of the selector in a URL.
 struct Parser<'a> {
     rest: &'a str,
 }
@@ -175,7 +187,7 @@ impl<'a> Parser<'a> {
         token
     }
 
-    fn requirements(mut self) -> Result<Labels, String> {
+    fn requirements(mut self) -> Result<Selector, String> {
         let mut requirements = Vec::new();
         while !self.peek().is_empty() {
             let first = self.peek();
@@ -191,7 +203,7 @@ impl<'a> Parser<'a> {
                 (other, _) => return Err(format!("found '{other}', expected: ',' or 'end of string'")),
             }
         }
-        Ok(Labels(requirements))
+        Ok(Selector(requirements))
     }
 
     fn requirement(&mut self) -> Result<Requirement, String> {
@@ -251,93 +263,6 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// Formats the selector of a Deployment for `kubectl get -o wide`.
-pub(crate) fn shown(selector: &Value) -> String {
-    let text = Labels::from_object(selector).to_string();
-    if text.is_empty() { "<none>".to_owned() } else { text }
-}
-
-/// A parsed field selector: path, value, and whether the field must be equal or must differ.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Fields(Vec<(String, String, bool)>);
-
-impl Fields {
-    /// Parses a field selector. `check` fails for fields that the kind does not support.
-    pub(crate) fn parse(
-        text: &str,
-        check: impl Fn(&str) -> Result<(), StatusError>,
-    ) -> Result<Fields, StatusError> {
-        let mut terms = Vec::new();
-        for term in split_unescaped(text).into_iter().filter(|term| !term.is_empty()) {
-            let Some((path, value)) = term.split_once('=') else {
-                let message = format!("invalid selector: '{text}'; can't understand '{term}'");
-                return Err(StatusError::bad_request(message));
-            };
-            let (path, equal) = path.strip_suffix('!').map_or((path, true), |path| (path, false));
-            let value = if equal { value.strip_prefix('=').unwrap_or(value) } else { value };
-            let value = unescaped(value)
-                .map_err(|why| StatusError::bad_request(format!("invalid field selector: {why}")))?;
-            check(path)?;
-            terms.push((path.to_owned(), value, equal));
-        }
-        Ok(Fields(terms))
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    pub(crate) fn matches(&self, object: &Value) -> bool {
-        self.0.iter().all(|(path, value, equal)| (field(object, path) == *value) == *equal)
-    }
-}
-
-/// Splits at commas without a backslash before them.
-fn split_unescaped(text: &str) -> Vec<&str> {
-    let mut is_escaped = false;
-    text.split(|c| {
-        let is_end = c == ',' && !is_escaped;
-        is_escaped = c == '\\' && !is_escaped;
-        is_end
-    })
-    .collect()
-}
-
-/// Removes the backslashes before `\`, `,` and `=`.
-fn unescaped(value: &str) -> Result<String, String> {
-    let mut text = String::new();
-    let mut chars = value.chars();
-    while let Some(c) = chars.next() {
-        match (c, if c == '\\' { chars.next() } else { None }) {
-            ('\\', Some(escaped @ ('\\' | ',' | '='))) => text.push(escaped),
-            ('\\', other) => {
-                let other = other.map(String::from).unwrap_or_default();
-                return Err(format!("invalid escape sequence: \\{other}"));
-            }
-            (',' | '=', _) => return Err(format!("unescaped character in value: {c}")),
-            (c, _) => text.push(c),
-        }
-    }
-    Ok(text)
-}
-
-/// The value of a field as text. A missing field has the zero value of its type in Go.
-fn field(object: &Value, path: &str) -> String {
-    let (path, missing) = match (object["apiVersion"].as_str().unwrap_or_default(), path) {
-        ("v1", "spec.hostNetwork" | "spec.unschedulable") => (path, "false"),
-        // These two selectors are not the paths of their fields.
-        ("v1", "source") => ("source.component", ""),
-        ("batch/v1", "status.successful") => ("status.succeeded", "0"),
-        (_, _) => (path, ""),
-    };
-    let value = path.split('.').fold(object, |value, part| &value[part]);
-    match value {
-        Value::Null => missing.to_owned(),
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -345,7 +270,7 @@ mod tests {
     use super::*;
 
     fn selects(selector: &str, labels: Value) -> bool {
-        Labels::parse(selector).is_ok_and(|selector| selector.matches(&labels))
+        Selector::parse(selector).is_ok_and(|selector| selector.matches(&labels))
     }
 
     #[test]
@@ -366,16 +291,28 @@ mod tests {
     }
 
     #[test]
+    fn a_selector_is_printed_sorted_and_without_spaces() {
+        let shown = |text| Selector::parse(text).map(|selector| selector.to_string());
+        assert_eq!(
+            shown(" ! h, e  in ( g , f ) , c!=d,a == b "),
+            Ok("a=b,c notin (d),e in (f,g),!h".to_owned())
+        );
+        assert!(Selector::parse(" ").is_ok_and(|all| all.is_empty()));
+    }
+
+    #[test]
     fn an_invalid_selector_is_refused() {
-        for text in ["app in", "==", "app in (a", "a b c", "a>b", "a>=1", "-app", "app=a/b"] {
-            assert!(Labels::parse(text).is_err(), "{text}");
+        for text in
+            ["app in", "==", "app in (a", "app on (a)", "a=b,,c", "a b c", "a>b", "a>=1", "-app", "app=a/b"]
+        {
+            assert!(Selector::parse(text).is_err(), "{text}");
         }
     }
 
     /// `a====` was parsed as the label value `==`, which is invalid: the answer was an empty list instead of an error.
     #[test]
     fn an_operator_is_no_value() {
-        let error = |text| Labels::parse(text).expect_err(text).message().to_owned();
+        let error = |text| Selector::parse(text).expect_err(text);
         let no_identifier =
             |sign| format!("unable to parse requirement: found '{sign}', expected: identifier");
         for (text, sign) in [("a====", "=="), ("a===", "="), ("a= !b", "!"), ("a!=(b)", "(")] {
