@@ -36,7 +36,7 @@ use listwatch::{
     },
     runtime::Setup,
 };
-use listwatch_formats::schedule::Schedule;
+use listwatch_formats::{schedule::Schedule, time::parse_time};
 use prometheus_client::metrics::{family::Family, gauge::Gauge};
 use smol_str::{SmolStr, ToSmolStr, format_smolstr};
 
@@ -210,7 +210,7 @@ fn backups_ended(cron_job: &CronJob, now: SystemTime) -> Result<Next, Verdict> {
             format_smolstr!("the CronJob {name} is suspended; {last}"),
         ));
     }
-    let parsed = [begun, done].into_iter().filter_map(|time| humantime::parse_rfc3339(time).ok()).max();
+    let parsed = [begun, done].into_iter().filter_map(|time| parse_time(time).ok()).max();
     // A new CronJob knows no earlier backup.
     let since = parsed.or(cron_job.metadata.creation_timestamp.map(SystemTime::from));
     let pause = Schedule::parse(&cron_job.spec.schedule).ok().and_then(|schedule| schedule.longest_pause());
@@ -561,7 +561,7 @@ impl Databases {
 
     /// Measures the last successful backup, if there are to be backups.
     fn measure(&self, database: &Database, status: &DatabaseStatus) {
-        let ended = database.spec.backup.as_ref().and(humantime::parse_rfc3339(&status.last_backup).ok());
+        let ended = database.spec.backup.as_ref().and(parse_time(&status.last_backup).ok());
         let ended = ended.and_then(|time| time.duration_since(SystemTime::UNIX_EPOCH).ok());
         match ended.and_then(|time| i64::try_from(time.as_secs()).ok()) {
             Some(seconds) => _ = self.last_backups.get_or_create(&labels_of(database)).set(seconds),
