@@ -118,7 +118,6 @@ impl Schedule {
     }
 
     /// The first time after `after`, if there is one.
-    #[must_use]
     pub fn next(&self, after: SystemTime) -> Option<SystemTime> {
         let secs = after.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
         let at = |secs: u64| SystemTime::UNIX_EPOCH + Duration::from_secs(secs);
@@ -139,7 +138,6 @@ impl Schedule {
     }
 
     /// The longest pause between two times. `None`: there are no times.
-    #[must_use]
     pub fn longest_pause(&self) -> Option<Duration> {
         let fields = match self {
             Schedule::Fields(fields) => fields,
