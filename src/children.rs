@@ -51,9 +51,7 @@ use refused_writes::RefusedWrites;
 pub use reported::{Conditions, ObservedState, Reported};
 pub(crate) use reporter::Reporter;
 pub use rollout_conditions::{Rollout, Workload};
-pub(crate) use statuses::{
-    FINALIZER_REMOVED, OPERATOR_FAILED, PAUSED, Statuses, WATCH_FAILED, WithStatus, WithoutStatus,
-};
+pub(crate) use statuses::{FINALIZER_REMOVED, OPERATOR_FAILED, PAUSED, Statuses, WATCH_FAILED};
 pub use write::Write;
 
 /// The target of the lines in the log, also of those that the files of this chapter write.

@@ -42,7 +42,7 @@ use tokio::{
 use tracing::{debug, info, warn};
 
 use crate::{
-    children::{OPERATOR_FAILED, OfOwner, PAUSED, Refusal, Reporter, Statuses},
+    children::{OPERATOR_FAILED, OfOwner, PAUSED, Refusal, Reporter, Stage, Statuses},
     client::Leadership,
     cluster::{Cluster, Readiness, Watch},
     correction_backoff::CorrectionBackoff,
@@ -109,7 +109,8 @@ struct Shared<K> {
     cluster: Cluster,
     objects: Watch<K>,
     reporter: Arc<Reporter>,
-    statuses: Box<dyn Statuses<K>>,
+    /// `None`: the kind has no status.
+    statuses: Option<Statuses<K>>,
     /// Makes sure that the overview is logged only once.
     synced: Once,
     queue: Queue,
@@ -320,15 +321,16 @@ impl<O: Operator> Driver<O> {
             Some(Found::Readable(object)) if object.metadata().is_paused::<O::Kind>() => {
                 let message =
                     format!("the annotation {} pauses it: nobody looks at its children", paused::<O::Kind>());
-                let Shared { reporter, statuses, .. } = &*self.shared;
-                let reported = statuses.unreconciled(reporter, &object, Verdict::unknown(PAUSED, message));
+                let reported = self.shared.report(&object, Verdict::unknown(PAUSED, message));
                 reported.await.map(|()| Next::OnChange)
             }
             Some(Found::Readable(object)) => self.apply(object).await,
             Some(Found::Broken(broken)) => {
                 warn!(kind = O::Kind::KIND, %key, broken.error, "is unreadable; its children stay as they are");
-                let Shared { reporter, statuses, .. } = &*self.shared;
-                statuses.unreadable(reporter, &broken).await.map(|()| Next::OnChange)
+                if let Some(statuses) = &self.shared.statuses {
+                    (statuses.unreadable)(&self.shared.reporter, &broken).await?;
+                }
+                Ok(Next::OnChange)
             }
             None => Ok(Next::OnChange),
         }
@@ -352,7 +354,7 @@ impl<O: Operator> Driver<O> {
             && error.client().is_none()
         {
             // Not one of a request: a retry usually solves that, and `finish` has reported it otherwise.
-            self.shared.report_unreconciled(&object, Verdict::no(OPERATOR_FAILED, error.to_string())).await;
+            self.shared.try_to_report(&object, Verdict::no(OPERATOR_FAILED, error.to_string())).await;
         }
         result
     }
@@ -383,7 +385,7 @@ impl<K: Resource> Observed for Shared<K> {
     }
 
     fn conditions(&self) -> BTreeMap<[SmolStr; 3], i64> {
-        self.statuses.conditions(&self.objects)
+        self.statuses.as_ref().map(|statuses| statuses.conditions(&self.objects)).unwrap_or_default()
     }
 }
 
@@ -395,7 +397,9 @@ impl<K: Resource> Shared<K> {
 
     /// A reconcile of an object.
     fn reconcile_of(&self, object: &Arc<K>) -> Reconcile<K> {
-        Reconcile::new(&self.reporter, object, self.statuses.stage(object))
+        // Without a status, nothing says that it is new.
+        let stage = self.statuses.as_ref().map_or(Stage::Settled, |statuses| (statuses.stage)(object));
+        Reconcile::new(&self.reporter, object, stage)
     }
 
     /// Leaves a key to the process that leads. So what a standby holds does not grow with the objects that come and go.
@@ -408,15 +412,25 @@ impl<K: Resource> Shared<K> {
 
     /// Logs the overview once, when the Stores of the operator's own kind have synced.
     fn report_synced(&self) {
-        if self.objects.is_synced() {
-            self.synced.call_once(|| self.statuses.overview(&self.objects));
+        if let Some(statuses) = &self.statuses
+            && self.objects.is_synced()
+        {
+            self.synced.call_once(|| statuses.overview(&self.objects));
         }
     }
 
     /// Reports why an object is not reconciled.
-    async fn report_unreconciled(&self, object: &Arc<K>, ready: Verdict) {
+    async fn report(&self, object: &Arc<K>, ready: Verdict) -> Result<(), ReconcileError> {
+        match &self.statuses {
+            Some(statuses) => (statuses.unreconciled)(self.reconcile_of(object), ready).await,
+            None => Ok(()),
+        }
+    }
+
+    /// The same, if the API server accepts the report soon.
+    async fn try_to_report(&self, object: &Arc<K>, ready: Verdict) {
         let reason = ready.reason.clone();
-        let reported = self.statuses.unreconciled(&self.reporter, object, ready);
+        let reported = self.report(object, ready);
         if let Ok(Ok(())) = timeout(RECONCILE_LIMIT, reported).await {
             return;
         }

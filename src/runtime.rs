@@ -47,7 +47,7 @@ use tracing::{info, warn};
 #[cfg(feature = "log")]
 use crate::log::LogError;
 use crate::{
-    children::{Reported, Reporter, Statuses, WithStatus, WithoutStatus},
+    children::{Reported, Reporter, Statuses},
     client::{Client, Config, Env, Leadership, Options, Request},
     cluster::{Cluster, Events},
     controller::{Builder, Controller, Operator},
@@ -153,25 +153,19 @@ impl Setup {
     /// `app.kubernetes.io/managed-by` of the children.
     #[must_use]
     pub fn kind<K: Reported>(&self, operator: &str) -> Builder<K> {
-        let reporter = Reporter::new(&self.cluster, Some(self.events.clone()));
-        self.build(operator, reporter, WithStatus)
+        self.build(operator, Some(Statuses::of_kind()))
     }
 
     /// [`Setup::kind`], for a kind without conditions in its status, such as a Namespace. Its only Events are those of the operator.
     #[must_use]
     pub fn kind_without_status<K: Resource>(&self, operator: &str) -> Builder<K> {
-        let reporter = Reporter::new(&self.cluster, Some(self.events.clone()));
-        self.build(operator, reporter, WithoutStatus)
+        self.build(operator, None)
     }
 
-    fn build<K: Resource>(
-        &self,
-        operator: &str,
-        reporter: Reporter,
-        statuses: impl Statuses<K> + 'static,
-    ) -> Builder<K> {
+    fn build<K: Resource>(&self, operator: &str, statuses: Option<Statuses<K>>) -> Builder<K> {
         let objects = self.cluster.watch_reconciled::<K>(self.scopes(""));
         let managed = self.scopes(&format!("{MANAGED_BY}={operator}"));
+        let reporter = Reporter::new(&self.cluster, Some(self.events.clone()));
         Builder::with(&self.cluster, &objects, managed, reporter, statuses)
     }
 }

@@ -1,6 +1,6 @@
-//! What a controller reports without a reconcile: objects that do not decode or must wait, if the kind has a status, else nothing.
+//! What a controller reports without a reconcile: objects that do not decode or must wait.
 
-use std::{collections::BTreeMap, pin::Pin, sync::Arc};
+use std::{collections::BTreeMap, pin::Pin};
 
 use smol_str::SmolStr;
 use tracing::info;
@@ -30,50 +30,39 @@ const NEW: &str = "New";
 /// Most objects that are not ready and that the log names at the start.
 const EXAMPLES_MAX: usize = 10;
 
-/// What a controller reports of objects that it does not pass to the operator.
-pub(crate) trait Statuses<K>: Send + Sync {
-    /// The subresource that the reports write.
-    fn part(&self) -> Option<&'static str>;
-
+/// Reads and writes the status of a kind. It has functions, because its controller does not know the type of the status: a kind may
+/// have none.
+pub(crate) struct Statuses<K> {
     /// Whether the spec of an object was applied before.
-    fn stage(&self, object: &K) -> Stage;
-
-    /// Logs the number of objects at the start.
-    fn overview(&self, objects: &Watch<K>);
-
-    /// The number of objects by the name, the status and the reason of each condition.
-    fn conditions(&self, objects: &Watch<K>) -> BTreeMap<[SmolStr; 3], i64>;
-
+    pub(crate) stage: fn(&K) -> Stage,
+    conditions: fn(&K) -> &[Condition],
     /// Reports an object that does not decode.
-    fn unreadable<'a>(&self, reporter: &'a Reporter, broken: &'a Broken) -> Reporting<'a>;
-
+    pub(crate) unreadable: for<'a> fn(&'a Reporter, &'a Broken) -> Reporting<'a>,
     /// Reports why an object is not reconciled, by one of the reasons above.
-    fn unreconciled<'a>(&self, reporter: &Arc<Reporter>, object: &Arc<K>, ready: Verdict) -> Reporting<'a>
-    where
-        K: 'a;
+    pub(crate) unreconciled: fn(Reconcile<K>, Verdict) -> Reporting<'static>,
 }
 
 type Reporting<'a> = Pin<Box<dyn Future<Output = Result<(), ReconcileError>> + Send + 'a>>;
 
-/// For a kind with a status.
-pub(crate) struct WithStatus;
-
-impl<K: Reported> Statuses<K> for WithStatus {
-    fn part(&self) -> Option<&'static str> {
-        Some("status")
+impl<K: Reported> Statuses<K> {
+    pub(crate) fn of_kind() -> Statuses<K> {
+        Statuses {
+            stage: Stage::of,
+            conditions: |object| K::observed(object.status()).1,
+            unreadable: |reporter, broken| Box::pin(async { Ok(reporter.unreadable::<K>(broken).await?) }),
+            unreconciled: |reconcile, ready| Box::pin(async move { reconcile.unreconciled(ready).await }),
+        }
     }
+}
 
-    fn stage(&self, object: &K) -> Stage {
-        Stage::of(object)
-    }
-
-    fn overview(&self, objects: &Watch<K>) {
+impl<K: Resource> Statuses<K> {
+    /// Logs the number of objects at the start.
+    pub(crate) fn overview(&self, objects: &Watch<K>) {
         let (mut not_ready, mut examples) = (0, Vec::new());
         let keys = objects.keys();
         for key in &keys {
             let object = objects.get(key);
-            let ready =
-                object.as_ref().map(|object| conditions::find(K::observed(object.status()).1, "Ready"));
+            let ready = object.as_ref().map(|object| conditions::find((self.conditions)(object), "Ready"));
             let reason = match ready {
                 Some(Some(ready)) if ready.status == "True" => continue,
                 Some(ready) => ready.map_or(NEW.into(), |ready| ready.reason.clone()),
@@ -89,7 +78,8 @@ impl<K: Reported> Statuses<K> for WithStatus {
         info!(target: LOG, objects = keys.len(), not_ready, examples, "{}s at the start", K::KIND);
     }
 
-    fn conditions(&self, objects: &Watch<K>) -> BTreeMap<[SmolStr; 3], i64> {
+    /// The number of objects by the name, the status and the reason of each condition.
+    pub(crate) fn conditions(&self, objects: &Watch<K>) -> BTreeMap<[SmolStr; 3], i64> {
         let mut all = BTreeMap::new();
         let mut count =
             |condition: [&SmolStr; 3]| *all.entry(condition.map(SmolStr::clone)).or_default() += 1;
@@ -103,7 +93,7 @@ impl<K: Reported> Statuses<K> for WithStatus {
                 count([&ready, status, reason]);
                 continue;
             };
-            let reported = K::observed(object.status()).1;
+            let reported = (self.conditions)(&object);
             if conditions::find(reported, "Ready").is_none() {
                 count([&ready, &unknown, &new]);
             }
@@ -113,53 +103,10 @@ impl<K: Reported> Statuses<K> for WithStatus {
         }
         all
     }
-
-    fn unreadable<'a>(&self, reporter: &'a Reporter, broken: &'a Broken) -> Reporting<'a> {
-        Box::pin(async { Ok(reporter.unreadable::<K>(broken).await?) })
-    }
-
-    fn unreconciled<'a>(&self, reporter: &Arc<Reporter>, object: &Arc<K>, ready: Verdict) -> Reporting<'a>
-    where
-        K: 'a,
-    {
-        let reconcile = Reconcile::new(reporter, object, Stage::of(&**object));
-        Box::pin(async move { reconcile.unreconciled(ready).await })
-    }
 }
 
 /// Whether an object has a status, which is not kept.
 fn has_no_room<K: Resource>(objects: &Watch<K>, key: &Key) -> bool {
     let found = objects.find(key);
     matches!(found, Some(Found::Broken(broken)) if matches!(broken.cause, BrokenCause::NoRoom(_)))
-}
-
-/// For a kind without one.
-pub(crate) struct WithoutStatus;
-
-impl<K: Resource> Statuses<K> for WithoutStatus {
-    fn part(&self) -> Option<&'static str> {
-        None
-    }
-
-    /// Nothing says that it is new.
-    fn stage(&self, _: &K) -> Stage {
-        Stage::Settled
-    }
-
-    fn overview(&self, _: &Watch<K>) {}
-
-    fn conditions(&self, _: &Watch<K>) -> BTreeMap<[SmolStr; 3], i64> {
-        BTreeMap::new()
-    }
-
-    fn unreadable<'a>(&self, _: &'a Reporter, _: &'a Broken) -> Reporting<'a> {
-        Box::pin(async { Ok(()) })
-    }
-
-    fn unreconciled<'a>(&self, _: &Arc<Reporter>, _: &Arc<K>, _: Verdict) -> Reporting<'a>
-    where
-        K: 'a,
-    {
-        Box::pin(async { Ok(()) })
-    }
 }

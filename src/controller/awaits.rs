@@ -95,7 +95,7 @@ pub(super) async fn unwatched<O: Operator>(
     if let Some(Found::Readable(object)) = shared.find(&key)
         && operator.serves(&object)
     {
-        shared.report_unreconciled(&object, Verdict::no(WATCH_FAILED, problem)).await;
+        shared.try_to_report(&object, Verdict::no(WATCH_FAILED, problem)).await;
     }
     // Not an error: the backoff after an error may last longer than the sync.
     Ok(Next::After(LOOK_AGAIN))

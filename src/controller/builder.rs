@@ -21,7 +21,7 @@ use super::{
     WORKERS,
 };
 use crate::{
-    children::{Children, OfOwner, Reporter, Statuses, WithoutStatus},
+    children::{Children, OfOwner, Reporter, Statuses},
     client::Leadership,
     cluster::{Cluster, Index, Watch},
     correction_backoff::{CORRECTIONS, CorrectionBackoff},
@@ -54,7 +54,7 @@ impl<K: Resource> Builder<K> {
     #[must_use]
     pub fn new(cluster: &Cluster, objects: &Watch<K>) -> Builder<K> {
         let reporter = Reporter::new(cluster, None);
-        Builder::with(cluster, objects, vec![Scope::default()], reporter, WithoutStatus)
+        Builder::with(cluster, objects, vec![Scope::default()], reporter, None)
     }
 
     pub(crate) fn with(
@@ -62,13 +62,13 @@ impl<K: Resource> Builder<K> {
         objects: &Watch<K>,
         scopes: Vec<Scope>,
         reporter: Reporter,
-        statuses: impl Statuses<K> + 'static,
+        statuses: Option<Statuses<K>>,
     ) -> Builder<K> {
         let shared = Arc::new(Shared {
             cluster: cluster.clone(),
             objects: objects.clone(),
             reporter: Arc::new(reporter),
-            statuses: Box::new(statuses),
+            statuses,
             synced: Once::new(),
             queue: Queue::new(fastrand::Rng::new()).measured_by(cluster.metrics().queue(K::KIND)),
             tombstones: Tombstones::default(),
@@ -95,8 +95,8 @@ impl<K: Resource> Builder<K> {
         builder.awaits(objects);
         let reason = format!("To read each {}.", K::KIND);
         builder.declares::<K>(objects, &[Verb::Get, Verb::List, Verb::Watch], &reason);
-        if let Some(part) = builder.shared.statuses.part() {
-            builder.declares_part(part, &[Verb::Patch], "To report conditions.");
+        if builder.shared.statuses.is_some() {
+            builder.declares_part("status", &[Verb::Patch], "To report conditions.");
         }
         builder
     }

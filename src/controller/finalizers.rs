@@ -50,9 +50,7 @@ impl<O: Operator> Driver<O> {
             None if self.shared.corrections.must_wait(&correction) => {
                 let problem = format!("another client keeps removing the finalizer {finalizer}; backing off");
                 // Until the end of the pause, nothing corrects the children, whatever the status said before.
-                self.shared
-                    .report_unreconciled(object, Verdict::no(FINALIZER_REMOVED, problem.as_str()))
-                    .await;
+                self.shared.try_to_report(object, Verdict::no(FINALIZER_REMOVED, problem.as_str())).await;
                 return Err(problem.into());
             }
             None if metadata.finalizers.is_empty() => {
