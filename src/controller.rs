@@ -47,7 +47,6 @@ use crate::{
     cluster::{Cluster, Readiness, Watch},
     correction_backoff::CorrectionBackoff,
     metrics::{self, Observed, QueueLoad, QueuedKey},
-    next::Retry,
     queue::{Queue, ReconcileResult, Urgency},
     resource::{
         Key, Resource, Scope,
@@ -347,9 +346,10 @@ impl<O: Operator> Driver<O> {
         let (key, version) = (object.key(), &object.metadata().resource_version);
         debug!(kind = O::Kind::KIND, %key, %version, "reconciling");
         let reconcile = self.shared.reconcile_of(&object);
-        let unreported = reconcile.unreported();
-        let result = self.operator.reconcile(reconcile).await;
-        let result = ended_or(unreported.result(result, Next::or_sooner), |next| next);
+        let result = match self.operator.reconcile(reconcile.share()).await {
+            Ok(next) => reconcile.unreported().map(|at_latest| next.or_sooner(at_latest)),
+            Err(error) => error.early_end(),
+        };
         if let Err(error) = &result
             && error.client().is_none()
         {
@@ -358,17 +358,6 @@ impl<O: Operator> Driver<O> {
         }
         result
     }
-}
-
-/// The value of an early end, or the result.
-fn ended_or<T>(
-    result: Result<T, ReconcileError>,
-    ended: impl FnOnce(Next) -> T,
-) -> Result<T, ReconcileError> {
-    result.or_else(|error| match error.retry() {
-        Retry::Ended(next) => Ok(ended(next)),
-        Retry::Backoff | Retry::After(_) | Retry::Recheck(_) | Retry::OnChange => Err(error),
-    })
 }
 
 impl<K: Resource> Observed for Shared<K> {

@@ -71,6 +71,14 @@ impl ReconcileError {
         ReconcileError { source: "the reconcile has ended".into(), retry: Retry::Ended(next) }
     }
 
+    /// When to reconcile again after [`ReconcileError::ended`], or else the error.
+    pub(crate) fn early_end(self) -> Result<Next, ReconcileError> {
+        match self.retry {
+            Retry::Ended(next) => Ok(next),
+            Retry::Backoff | Retry::After(_) | Retry::Recheck(_) | Retry::OnChange => Err(self),
+        }
+    }
+
     /// The error of the API server or of the connection to it, if that is the cause.
     #[must_use]
     pub fn client(&self) -> Option<&client::Error> {

@@ -24,7 +24,6 @@ use super::{
     Children, keep, once,
     outcome::{Child, Outcome, Outcomes, Stage, UNSEEN_RECHECK},
     refusal::Refusal,
-    refused_writes::RefusedWrites,
     reported::Reported,
     reporter::Reporter,
     write::{self, paths},
@@ -34,7 +33,7 @@ use crate::{
     cluster::EventType,
     locked,
     next::{Next, ReconcileError},
-    resource::{Key, Meta, Resource, Uid},
+    resource::{Key, Meta, Resource},
 };
 
 /// An object to reconcile, and what becomes of its children. It derefs to the object.
@@ -42,7 +41,6 @@ pub struct Reconcile<K> {
     pub(super) reporter: Arc<Reporter>,
     object: Arc<K>,
     stage: Stage,
-    /// Shared with the controller, which looks at the rest of the outcomes.
     noted: Arc<Mutex<Noted>>,
 }
 
@@ -61,13 +59,6 @@ struct Noted {
     next: Option<Next>,
 }
 
-/// The outcomes of a reconcile, for the controller.
-pub(crate) struct Unreported {
-    refused: Arc<RefusedWrites>,
-    owner: Uid,
-    noted: Arc<Mutex<Noted>>,
-}
-
 impl<K> Deref for Reconcile<K> {
     type Target = K;
 
@@ -82,9 +73,25 @@ impl<K: Resource> Reconcile<K> {
         Reconcile { reporter, object, stage, noted: Arc::default() }
     }
 
-    pub(crate) fn unreported(&self) -> Unreported {
-        let (refused, noted) = (Arc::clone(&self.reporter.refused), Arc::clone(&self.noted));
-        Unreported { refused, owner: self.object.metadata().uid.clone(), noted }
+    /// The same reconcile: the operator has one, and the controller looks at what the operator leaves unreported.
+    pub(crate) fn share(&self) -> Reconcile<K> {
+        let (reporter, object) = (Arc::clone(&self.reporter), Arc::clone(&self.object));
+        Reconcile { reporter, object, stage: self.stage, noted: Arc::clone(&self.noted) }
+    }
+
+    /// When to reconcile again at the latest, after a reconcile without an error: the reported time, or sooner for the outcomes that no
+    /// report has. A child that failed is an error.
+    pub(crate) fn unreported(&self) -> Result<Next, ReconcileError> {
+        let mut noted = locked(&self.noted);
+        let next = noted.next.unwrap_or(Next::OnChange);
+        let Outcomes { errors, not_ours, is_awaited, is_owner_gone, .. } = noted.collect();
+        if let Some(error) = most_urgent(errors) {
+            return Err(self.reporter.refused.failure(&self.object.metadata().uid, error.clone()));
+        }
+        if let Some(message) = not_ours {
+            return Err(ReconcileError::recheck(UNSEEN_RECHECK, message.clone()));
+        }
+        Ok(if *is_awaited || *is_owner_gone { next.or_sooner(Next::After(UNSEEN_RECHECK)) } else { next })
     }
 
     /// The object, to share it.
@@ -259,29 +266,6 @@ impl<K: Reported> Reconcile<K> {
     }
 }
 
-impl Unreported {
-    /// The result of a reconcile, with the outcomes that it has not reported.
-    pub(crate) fn result<T>(
-        &self,
-        result: Result<T, ReconcileError>,
-        sooner: impl FnOnce(T, Next) -> T,
-    ) -> Result<T, ReconcileError> {
-        let value = result?;
-        let mut noted = locked(&self.noted);
-        let next = noted.next.unwrap_or(Next::OnChange);
-        let Outcomes { errors, not_ours, is_awaited, is_owner_gone, .. } = noted.collect();
-        if let Some(error) = most_urgent(errors) {
-            return Err(self.refused.failure(&self.owner, error.clone()));
-        }
-        if let Some(message) = not_ours {
-            return Err(ReconcileError::recheck(UNSEEN_RECHECK, message.clone()));
-        }
-        let next =
-            if *is_awaited || *is_owner_gone { next.or_sooner(Next::After(UNSEEN_RECHECK)) } else { next };
-        Ok(sooner(value, next))
-    }
-}
-
 /// An error that goes away with a retry, or else the first one.
 fn most_urgent(errors: &[Error]) -> Option<&Error> {
     errors.iter().find(|error| Refusal::of(error).is_none()).or(errors.first())
@@ -296,23 +280,27 @@ mod tests {
         children::{Conditions, Write},
         client::{Client, Config},
         cluster::{Cluster, Events},
-        resource::{ObjectMeta, kinds::Service},
+        resource::{
+            ObjectMeta,
+            kinds::{ConfigMap, Service},
+        },
         watch::Lists,
     };
 
     /// `Ok(Next::After(hour))` after `finish` put off the next look at a name that is taken.
-    #[test]
-    fn an_object_is_reconciled_again_when_its_report_says_so_or_sooner() {
+    #[tokio::test]
+    async fn an_object_is_reconciled_again_when_its_report_says_so_or_sooner() {
+        let client = Config::new("http://localhost", b"", "").and_then(Client::new).expect("a client");
+        let reporter = Arc::new(Reporter::new(&Cluster::new(client, Lists::Paged), None));
+        let map = Arc::new(Meta::<ConfigMap>::from(ObjectMeta::default()));
+        let reconcile = Reconcile::new(&reporter, &map, Stage::Settled);
         let minute = Next::After(Duration::from_secs(60));
-        let noted = Noted { next: Some(minute), ..Noted::default() };
-        let (refused, owner) = (Arc::default(), Uid::default());
-        let unreported = Unreported { refused, owner, noted: Arc::new(Mutex::new(noted)) };
-        for (returned, expected) in [
-            (Next::OnChange, minute),
-            (Next::After(Duration::from_secs(3600)), minute),
-            (Next::After(Duration::ZERO), Next::After(Duration::ZERO)),
-        ] {
-            assert_eq!(unreported.result(Ok(returned), Next::or_sooner).expect("no failure"), expected);
+        locked(&reconcile.share().noted).next = Some(minute);
+        assert_eq!(reconcile.unreported().expect("no failure"), minute);
+        for sooner in [Child::Awaited(None), Child::OwnerGone] {
+            let outcome: Outcome<ConfigMap> = Ok((sooner, None)).into();
+            reconcile.share().noting(std::future::ready(outcome)).await;
+            assert_eq!(reconcile.unreported().expect("no failure"), Next::After(UNSEEN_RECHECK));
         }
     }
 

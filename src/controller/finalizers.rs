@@ -15,7 +15,7 @@ use std::{sync::Arc, time::Duration};
 use serde_json::{Value, json};
 use tracing::{debug, info};
 
-use super::{Cleanup, Driver, LOG, Next, Operator, ReconcileError, ended_or};
+use super::{Cleanup, Driver, LOG, Next, Operator, ReconcileError};
 use crate::{
     children::FINALIZER_REMOVED,
     resource::{ObjectMeta, Resource, conditions::Verdict, list::Found},
@@ -26,11 +26,14 @@ impl<O: Operator> Driver<O> {
     pub(super) async fn clean_up(&self, object: Arc<O::Kind>) -> Result<Next, ReconcileError> {
         debug!(target: LOG, kind = O::Kind::KIND, key = %object.key(), "deleting");
         let reconcile = self.shared.reconcile_of(&object);
-        let unreported = reconcile.unreported();
-        let result = self.operator.deleting(reconcile).await;
-        match ended_or(unreported.result(result, Cleanup::or_sooner), Cleanup::Pending)? {
+        let cleanup = match self.operator.deleting(reconcile.share()).await {
+            Ok(cleanup) => cleanup,
+            Err(error) => return error.early_end(),
+        };
+        let at_latest = reconcile.unreported()?;
+        match cleanup {
             Cleanup::Done => self.remove(object).await,
-            Cleanup::Pending(next) => Ok(next),
+            Cleanup::Pending(next) => Ok(next.or_sooner(at_latest)),
         }
     }
 

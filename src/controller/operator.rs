@@ -100,13 +100,3 @@ pub enum Cleanup {
     /// change.
     Pending(Next),
 }
-
-impl Cleanup {
-    /// The same, at this time at the latest if it is not complete.
-    pub(super) fn or_sooner(self, other: Next) -> Cleanup {
-        match self {
-            Cleanup::Done => Cleanup::Done,
-            Cleanup::Pending(next) => Cleanup::Pending(next.or_sooner(other)),
-        }
-    }
-}
