@@ -81,7 +81,10 @@ const STOP_LIMIT: Duration = Duration::from_secs(25);
 
 /// Runs an [`Operator`]. [`Builder::run_by`] makes it.
 pub struct Controller<O: Operator> {
-    driver: Arc<Driver<O>>,
+    shared: Arc<Shared<O::Kind>>,
+    operator: O,
+    /// The children, to delete them after their owner.
+    children: Vec<Arc<dyn OfOwner>>,
     _listening: Vec<Listening>,
     /// For each watch: whether its Stores have every object that matters for a key.
     awaited: Vec<Box<Awaited>>,
@@ -91,19 +94,14 @@ pub struct Controller<O: Operator> {
     wakes: Vec<mpsc::Receiver<Key>>,
     workers: usize,
     leadership: Leadership,
-}
-
-/// An operator, and what the workers need to call it.
-struct Driver<O: Operator> {
-    shared: Arc<Shared<O::Kind>>,
-    operator: O,
-    /// The children, to delete them after their owner.
-    children: Vec<Arc<dyn OfOwner>>,
+    /// Pauses before our finalizer is added again to an object from which another client keeps removing it, or removed again.
+    corrections: CorrectionBackoff,
     /// Held while a worker has an object that is too large to be kept: its content may take megabytes.
     large: tokio::sync::Mutex<()>,
 }
 
-/// State that the listeners of the watches and the workers share.
+/// What the listeners of the watches share with the workers. The listeners come first: an operator has the children that the [`Builder`]
+/// watches.
 struct Shared<K> {
     cluster: Cluster,
     objects: Watch<K>,
@@ -117,8 +115,6 @@ struct Shared<K> {
     tombstones: Tombstones<K>,
     /// Keys whose watches have not all synced. Sorted, to find those of one namespace.
     held: Mutex<BTreeSet<Key>>,
-    /// Pauses before our finalizer is added again to an object from which another client keeps removing it, or removed again.
-    corrections: CorrectionBackoff,
 }
 
 impl<O: Operator> Controller<O> {
@@ -147,11 +143,12 @@ impl<O: Operator> Controller<O> {
     /// Reconciles until `stop` completes. Then takes no more keys, and waits at most 25 s for the running workers. When
     /// dropped, stops at once.
     pub async fn run(mut self, stop: impl Future<Output = ()> + Send) {
+        let mut wakes = mem::take(&mut self.wakes);
+        let controller = Arc::new(self);
+        let Controller { shared, leadership, .. } = &*controller;
         // The watch may have synced before this controller listened.
-        let shared = Arc::clone(&self.driver.shared);
         shared.report_synced();
         let mut stop = pin!(stop);
-        let mut wakes = mem::take(&mut self.wakes);
         let mut woken = poll_fn(move |context| {
             for keys in &mut wakes {
                 if let Poll::Ready(Some(key)) = keys.poll_recv(context) {
@@ -162,11 +159,11 @@ impl<O: Operator> Controller<O> {
         });
         let mut working = JoinSet::new();
         let metrics = shared.cluster.metrics().controller(O::Kind::KIND);
-        metrics.workers.set(metrics::count(self.workers));
+        metrics.workers.set(metrics::count(controller.workers));
         let mut workers = Workers::new(O::Kind::KIND, metrics);
         let mut leads = false;
         loop {
-            if leads != self.leadership.is_held() {
+            if leads != leadership.is_held() {
                 leads = !leads;
                 workers.forget_problems();
                 match leads {
@@ -181,7 +178,7 @@ impl<O: Operator> Controller<O> {
                 // same in each run of the simulation (`tests/sim`).
                 biased;
                 () = &mut stop => break,
-                () = self.leadership.changes(leads) => {}
+                () = leadership.changes(leads) => {}
                 Some(ended) = working.join_next_with_id() => workers.finished(ended, &shared.queue),
                 key = &mut woken => {
                     shared.queue.add(&key, Urgency::Change);
@@ -190,19 +187,19 @@ impl<O: Operator> Controller<O> {
                     // Their watches are open before this process leads.
                     let found = shared.find(&key);
                     let object = found.as_ref().and_then(Found::readable).map(|object| &**object);
-                    self.named.iter().for_each(|named| drop(named(&key, object)));
+                    controller.named.iter().for_each(|named| drop(named(&key, object)));
                     shared.leave(&key);
                 }
-                key = shared.queue.take(), if leads && working.len() < self.workers => {
-                    let driver = Arc::clone(&self.driver);
+                key = shared.queue.take(), if leads && working.len() < controller.workers => {
+                    let controller = Arc::clone(&controller);
                     let version = version_of(shared.find(&key).as_ref());
-                    let task = match self.readiness(&key) {
+                    let task = match controller.readiness(&key) {
                         Readiness::Ready => {
                             // Boxed: tokio moves the future of a task ten times, and this one has kilobytes.
-                            let work = Box::pin(work(driver, key.clone(), version));
+                            let work = Box::pin(work(controller, key.clone(), version));
                             working.spawn(traces::reconcile(O::Kind::KIND, &key, work))
                         }
-                        Readiness::Failing(problem) => working.spawn(unwatched(driver, key.clone(), problem)),
+                        Readiness::Failing(problem) => working.spawn(unwatched(controller, key.clone(), problem)),
                         Readiness::Waiting => {
                             shared.queue.put_back(&key, ReconcileResult::Again(LOOK_AGAIN));
                             continue;
@@ -217,7 +214,7 @@ impl<O: Operator> Controller<O> {
         while !working.is_empty() {
             tokio::select! {
                 Some(ended) = working.join_next_with_id() => workers.finished(ended, &shared.queue),
-                () = self.leadership.changes(true), if leads => {
+                () = leadership.changes(true), if leads => {
                     leads = false;
                     working.abort_all();
                 }
@@ -236,12 +233,12 @@ type Reconciling<'a> = Pin<Box<dyn Future<Output = Result<Next, ReconcileError>>
 
 /// The task of one worker: reconciles one key.
 async fn work<O: Operator>(
-    driver: Arc<Driver<O>>,
+    controller: Arc<Controller<O>>,
     key: Key,
     version: Option<SmolStr>,
 ) -> Result<Next, ReconcileError> {
-    timeout(RECONCILE_LIMIT, driver.reconcile(&key, version)).await.unwrap_or_else(|_| {
-        driver.shared.cluster.metrics().timed_out(O::Kind::KIND);
+    timeout(RECONCILE_LIMIT, controller.reconcile(&key, version)).await.unwrap_or_else(|_| {
+        controller.shared.cluster.metrics().timed_out(O::Kind::KIND);
         Err(format!("the reconcile timed out after {} s", RECONCILE_LIMIT.as_secs()).into())
     })
 }
@@ -250,7 +247,7 @@ fn version_of<K: Resource>(found: Option<&Found<K>>) -> Option<SmolStr> {
     found.map(|found| found.metadata().resource_version.clone())
 }
 
-impl<O: Operator> Driver<O> {
+impl<O: Operator> Controller<O> {
     /// Cleans up if the key has a tombstone, and calls [`Operator::reconcile`] or [`Operator::deleting`] if an object has the key
     /// now. `version` is the resourceVersion of the object when its watches were checked.
     async fn reconcile(&self, key: &Key, version: Option<SmolStr>) -> Result<Next, ReconcileError> {

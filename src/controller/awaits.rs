@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{Builder, Controller, Driver, Next, Operator, ReconcileError, Shared};
+use super::{Builder, Controller, Next, Operator, ReconcileError, Shared};
 use crate::{
     children::WATCH_FAILED,
     cluster::{Readiness, Watch},
@@ -40,7 +40,7 @@ impl<K: Resource> Builder<K> {
 impl<O: Operator> Controller<O> {
     /// Whether the watches that matter for the key have synced. If not, holds the key until they have.
     pub(super) fn readiness(&self, key: &Key) -> Readiness {
-        let shared = &self.driver.shared;
+        let shared = &self.shared;
         // Hold the key first: if a watch syncs during the check, that releases the key.
         locked(&shared.held).insert(key.clone());
         let readiness = self.readiness_of(key, shared.find(key).as_ref());
@@ -55,8 +55,7 @@ impl<O: Operator> Controller<O> {
         let all = self.awaited.iter().map(|awaited| awaited(key));
         let readiness = all.fold(Readiness::Ready, Readiness::and);
         // An object that is being deleted waits for no watch that it names: a forbidden one would block the deletion for ever.
-        let names =
-            |object: &O::Kind| !object.metadata().is_terminating() && self.driver.operator.serves(object);
+        let names = |object: &O::Kind| !object.metadata().is_terminating() && self.operator.serves(object);
         let object = match found {
             Some(Found::Readable(object)) => Some(&**object).filter(|object| names(object)),
             // It keeps those that it named before.
@@ -87,11 +86,11 @@ impl<K> Shared<K> {
 
 /// The task of one worker: reports that an object cannot be reconciled, because a watch that it needs is failing.
 pub(super) async fn unwatched<O: Operator>(
-    driver: Arc<Driver<O>>,
+    controller: Arc<Controller<O>>,
     key: Key,
     problem: String,
 ) -> Result<Next, ReconcileError> {
-    let Driver { shared, operator, .. } = &*driver;
+    let Controller { shared, operator, .. } = &*controller;
     if let Some(Found::Readable(object)) = shared.find(&key)
         && operator.serves(&object)
     {

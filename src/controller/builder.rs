@@ -17,8 +17,7 @@ use serde::Serialize;
 use tokio::sync::mpsc;
 
 use super::{
-    Awaited, Cleanup, Controller, Driver, NamedBy, Operator, Reconcile, ReconcileError, Shared, Tombstones,
-    WORKERS,
+    Awaited, Cleanup, Controller, NamedBy, Operator, Reconcile, ReconcileError, Shared, Tombstones, WORKERS,
 };
 use crate::{
     children::{Children, OfOwner, Reporter, Statuses},
@@ -73,7 +72,6 @@ impl<K: Resource> Builder<K> {
             queue: Queue::new(fastrand::Rng::new()).measured_by(cluster.metrics().queue(K::KIND)),
             tombstones: Tombstones::default(),
             held: Mutex::default(),
-            corrections: CorrectionBackoff::new(CORRECTIONS),
         });
         cluster.metrics().observe(&shared);
         let listener = Arc::clone(&shared);
@@ -260,15 +258,18 @@ impl<K: Resource> Builder<K> {
             }
         }
         let Builder { shared, listening, awaited, named, wakes, children, scopes: _ } = self;
-        let driver = Arc::new(Driver { shared, operator, children, large: tokio::sync::Mutex::default() });
         Controller {
-            driver,
+            shared,
+            operator,
+            children,
             _listening: listening,
             awaited,
             named,
             wakes,
             workers: WORKERS,
             leadership: Leadership::always(),
+            corrections: CorrectionBackoff::new(CORRECTIONS),
+            large: tokio::sync::Mutex::default(),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::{collections::HashMap, sync::Mutex};
 
 use tracing::info;
 
-use super::{Driver, LOG, Operator, ReconcileError};
+use super::{Controller, LOG, Operator, ReconcileError};
 use crate::{
     client::Error,
     cluster::Cluster,
@@ -55,7 +55,7 @@ impl<K> Tombstones<K> {
     }
 }
 
-impl<O: Operator> Driver<O> {
+impl<O: Operator> Controller<O> {
     /// Cleans up after each deleted object with this key.
     pub(super) async fn reconcile_deleted(&self, key: &Key) -> Result<(), ReconcileError> {
         let shared = &*self.shared;

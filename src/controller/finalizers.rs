@@ -15,13 +15,13 @@ use std::{sync::Arc, time::Duration};
 use serde_json::{Value, json};
 use tracing::{debug, info};
 
-use super::{Cleanup, Driver, LOG, Next, Operator, ReconcileError};
+use super::{Cleanup, Controller, LOG, Next, Operator, ReconcileError};
 use crate::{
     children::FINALIZER_REMOVED,
     resource::{ObjectMeta, Resource, conditions::Verdict, list::Found},
 };
 
-impl<O: Operator> Driver<O> {
+impl<O: Operator> Controller<O> {
     /// Calls [`Operator::deleting`], and removes the finalizer after that is done.
     pub(super) async fn clean_up(&self, object: Arc<O::Kind>) -> Result<Next, ReconcileError> {
         debug!(target: LOG, kind = O::Kind::KIND, key = %object.key(), "deleting");
@@ -47,10 +47,10 @@ impl<O: Operator> Driver<O> {
         let operation = match index {
             Some(_) if is_needed => return Ok(None),
             // Another client keeps adding it, and it does no harm.
-            Some(_) if self.shared.corrections.must_wait(&correction) => return Ok(None),
+            Some(_) if self.corrections.must_wait(&correction) => return Ok(None),
             Some(index) => removal(index),
             None if !is_needed => return Ok(None),
-            None if self.shared.corrections.must_wait(&correction) => {
+            None if self.corrections.must_wait(&correction) => {
                 let problem = format!("another client keeps removing the finalizer {finalizer}; backing off");
                 // Until the end of the pause, nothing corrects the children, whatever the status said before.
                 self.shared.try_to_report(object, Verdict::no(FINALIZER_REMOVED, problem.as_str())).await;
@@ -62,7 +62,7 @@ impl<O: Operator> Driver<O> {
             None => json!({"op": "add", "path": "/metadata/finalizers/-", "value": finalizer}),
         };
         self.shared.cluster.patch(&**object, vec![operation]).await?;
-        self.shared.corrections.count(correction);
+        self.corrections.count(correction);
         Ok(Some(Next::After(Duration::ZERO)))
     }
 

@@ -39,7 +39,7 @@ impl<O: Operator> Controller<O> {
     }
 
     async fn plan_all(&self, planning: &Planning) -> Result<(), String> {
-        let objects = &self.driver.shared.objects;
+        let objects = &self.shared.objects;
         self.until(&|| objects.readiness()).await?;
         for key in objects.keys() {
             let found = || objects.find(&key);
@@ -83,7 +83,7 @@ impl<O: Operator> Controller<O> {
                 Ok(()) if found().is_some_and(|found| found.metadata().is_terminating()) => return,
                 Ok(()) => {
                     let limit = format!("the reconcile timed out after {} s", RECONCILE_LIMIT.as_secs());
-                    let reconciled = timeout(RECONCILE_LIMIT, self.driver.reconcile_found(key, found()));
+                    let reconciled = timeout(RECONCILE_LIMIT, self.reconcile_found(key, found()));
                     // The log says it of each write.
                     reconciled.instrument(info_span!("planned")).await.unwrap_or_else(|_| Err(limit.into()))
                 }
@@ -118,9 +118,7 @@ impl<O: Operator> Controller<O> {
             let failing = |health: &crate::watch::Health| {
                 if health.is_synced() || health.forbidden().is_some() { None } else { health.problem() }
             };
-            if let Some(problem) =
-                self.driver.shared.cluster.health().iter().find_map(|health| failing(health))
-            {
+            if let Some(problem) = self.shared.cluster.health().iter().find_map(|health| failing(health)) {
                 return Err(problem);
             }
             sleep(LOOK_AGAIN).await;
