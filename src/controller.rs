@@ -12,11 +12,11 @@
 //!
 //! A [`Builder`] opens the watches, and connects them with the queue. With the operator, it becomes a [`Controller`].
 
-mod awaits;
 mod builder;
 mod deletions;
 mod each;
 mod finalizers;
+mod gates;
 mod operator;
 mod plan;
 #[cfg(all(test, feature = "testing"))]
@@ -57,11 +57,10 @@ use crate::{
     store::{Change, Listening},
     traces,
 };
-use awaits::{Awaited, LOOK_AGAIN, unwatched};
 pub use builder::Builder;
 use deletions::Tombstones;
 use each::NamedBy;
-use finalizers::finalizer_index;
+use gates::{Awaited, Due, LOOK_AGAIN};
 pub use operator::{Cleanup, Operator};
 use workers::Workers;
 
@@ -185,21 +184,19 @@ impl<O: Operator> Controller<O> {
                 }
                 key = shared.queue.take(), if !leads => {
                     // Their watches are open before this process leads.
-                    let found = shared.find(&key);
-                    let object = found.as_ref().and_then(Found::readable).map(|object| &**object);
-                    controller.named.iter().for_each(|named| drop(named(&key, object)));
+                    drop(controller.readiness_of(&key, shared.objects.find(&key).as_ref()));
                     shared.leave(&key);
                 }
                 key = shared.queue.take(), if leads && working.len() < controller.workers => {
                     let controller = Arc::clone(&controller);
-                    let version = version_of(shared.find(&key).as_ref());
+                    let version = version_of(shared.objects.find(&key).as_ref());
                     let task = match controller.readiness(&key) {
                         Readiness::Ready => {
                             // Boxed: tokio moves the future of a task ten times, and this one has kilobytes.
-                            let work = Box::pin(work(controller, key.clone(), version));
+                            let work = Box::pin(controller.work(key.clone(), version));
                             working.spawn(traces::reconcile(O::Kind::KIND, &key, work))
                         }
-                        Readiness::Failing(problem) => working.spawn(unwatched(controller, key.clone(), problem)),
+                        Readiness::Failing(problem) => working.spawn(controller.unwatched(key.clone(), problem)),
                         Readiness::Waiting => {
                             shared.queue.put_back(&key, ReconcileResult::Again(LOOK_AGAIN));
                             continue;
@@ -231,33 +228,27 @@ impl<O: Operator> Controller<O> {
 /// A reconcile of any operator.
 type Reconciling<'a> = Pin<Box<dyn Future<Output = Result<Next, ReconcileError>> + Send + 'a>>;
 
-/// The task of one worker: reconciles one key.
-async fn work<O: Operator>(
-    controller: Arc<Controller<O>>,
-    key: Key,
-    version: Option<SmolStr>,
-) -> Result<Next, ReconcileError> {
-    timeout(RECONCILE_LIMIT, controller.reconcile(&key, version)).await.unwrap_or_else(|_| {
-        controller.shared.cluster.metrics().timed_out(O::Kind::KIND);
-        Err(format!("the reconcile timed out after {} s", RECONCILE_LIMIT.as_secs()).into())
-    })
-}
-
 fn version_of<K: Resource>(found: Option<&Found<K>>) -> Option<SmolStr> {
     found.map(|found| found.metadata().resource_version.clone())
 }
 
 impl<O: Operator> Controller<O> {
+    /// The task of one worker: reconciles one key.
+    async fn work(self: Arc<Self>, key: Key, version: Option<SmolStr>) -> Result<Next, ReconcileError> {
+        timeout(RECONCILE_LIMIT, self.reconcile(&key, version)).await.unwrap_or_else(|_| {
+            self.shared.cluster.metrics().timed_out(O::Kind::KIND);
+            Err(format!("the reconcile timed out after {} s", RECONCILE_LIMIT.as_secs()).into())
+        })
+    }
+
     /// Cleans up if the key has a tombstone, and calls [`Operator::reconcile`] or [`Operator::deleting`] if an object has the key
     /// now. `version` is the resourceVersion of the object when its watches were checked.
     async fn reconcile(&self, key: &Key, version: Option<SmolStr>) -> Result<Next, ReconcileError> {
         // If this fails, the new object with that name is still reconciled, so that its status shows problems.
         let deleted = self.reconcile_deleted(key).await;
-        let mut found = self.shared.find(key);
+        let mut found = self.shared.objects.find(key);
         let mut _permit = None;
-        if let Some(Found::Broken(broken)) = &found
-            && self.reads(broken)
-        {
+        if let Due::Read(broken) = self.due(found.as_ref()) {
             if broken.cause == BrokenCause::TooLarge {
                 // The other workers do not wait for it.
                 let Ok(permit) = self.large.try_lock() else {
@@ -268,7 +259,10 @@ impl<O: Operator> Controller<O> {
             match self.shared.cluster.get_live(key).await {
                 Err(error) if error.is_not_found() => return deleted.map(|()| Next::OnChange),
                 // It does not decode, either.
-                Err(error) if error.code().is_none() && Refusal::of(&error).is_some() => {}
+                Err(error) if error.code().is_none() && Refusal::of(&error).is_some() => {
+                    let broken = Broken { cause: BrokenCause::Undecodable, ..Broken::clone(&broken) };
+                    found = Some(Found::Broken(Arc::new(broken)));
+                }
                 live => found = Some(Found::Readable(live?)),
             }
             if version_of(found.as_ref()) != version {
@@ -283,53 +277,30 @@ impl<O: Operator> Controller<O> {
         next.and_then(|next| deleted.map(|()| next))
     }
 
-    /// Whether an object whose content is not kept is read: one that is too large only for its cleanup, which also needs its finalizers.
-    fn reads(&self, broken: &Broken) -> bool {
-        match broken.cause {
-            BrokenCause::NoRoom(_) => true,
-            BrokenCause::TooLarge => broken.metadata.is_terminating() && O::FINALIZER.is_some(),
-            BrokenCause::Undecodable | BrokenCause::Unwanted => false,
-        }
-    }
-
-    /// Reconciles an object, or cleans up after it, as its state asks. Of its own type, so that the code of an operator is in the binary once,
-    /// whoever calls it.
+    /// Does what an object needs. Of its own type, so that the code of an operator is in the binary once, whoever calls it.
     fn reconcile_found<'a>(&'a self, key: &'a Key, found: Option<Found<O::Kind>>) -> Reconciling<'a> {
-        Box::pin(self.reconcile_by_state(key, found))
+        Box::pin(self.reconcile_due(key, self.due(found.as_ref())))
     }
 
-    async fn reconcile_by_state(
-        &self,
-        key: &Key,
-        found: Option<Found<O::Kind>>,
-    ) -> Result<Next, ReconcileError> {
-        match found {
-            Some(Found::Readable(object)) if !self.operator.serves(&object) => Ok(Next::OnChange),
-            // Another finalizer keeps the object. A child that is created now would only delay its deletion.
-            Some(found)
-                if found.metadata().is_terminating() && finalizer_index::<O>(found.metadata()).is_none() =>
-            {
-                Ok(Next::OnChange)
-            }
-            Some(Found::Readable(object)) if object.metadata().is_terminating() => {
-                self.clean_up(object).await
-            }
-            Some(Found::Readable(object)) if object.metadata().is_paused::<O::Kind>() => {
+    async fn reconcile_due(&self, key: &Key, due: Due<O::Kind>) -> Result<Next, ReconcileError> {
+        match due {
+            Due::Nothing => {}
+            Due::CleanUp(object) => return self.clean_up(object).await,
+            Due::Reconcile(object) => return self.apply(object).await,
+            Due::Pause(object) => {
                 let message =
                     format!("the annotation {} pauses it: nobody looks at its children", paused::<O::Kind>());
-                let reported = self.shared.report(&object, Verdict::unknown(PAUSED, message));
-                reported.await.map(|()| Next::OnChange)
+                self.shared.report(&object, Verdict::unknown(PAUSED, message)).await?;
             }
-            Some(Found::Readable(object)) => self.apply(object).await,
-            Some(Found::Broken(broken)) => {
+            // A plan reads no content that is not kept.
+            Due::Unreadable(broken) | Due::Read(broken) => {
                 warn!(kind = O::Kind::KIND, %key, broken.error, "is unreadable; its children stay as they are");
                 if let Some(statuses) = &self.shared.statuses {
                     (statuses.unreadable)(&self.shared.reporter, &broken).await?;
                 }
-                Ok(Next::OnChange)
             }
-            None => Ok(Next::OnChange),
         }
+        Ok(Next::OnChange)
     }
 
     /// Calls [`Operator::reconcile`]. If the finalizer is missing or no longer needed, only adds or removes it: the answer to that
@@ -376,11 +347,6 @@ impl<K: Resource> Observed for Shared<K> {
 }
 
 impl<K: Resource> Shared<K> {
-    /// The object with this key, if it is in the shard.
-    fn find(&self, key: &Key) -> Option<Found<K>> {
-        self.objects.find(key).filter(|found| self.cluster.shard().has(&found.metadata().uid))
-    }
-
     /// A reconcile of an object.
     fn reconcile_of(&self, object: &Arc<K>) -> Reconcile<K> {
         // Without a status, nothing says that it is new.
@@ -442,9 +408,7 @@ impl<K: Resource> Shared<K> {
             }
             Change::Deleted { last, source } => {
                 let key = last.metadata().key();
-                if self.cluster.shard().has(&last.metadata().uid) {
-                    self.tombstones.add(key.clone(), last, *source);
-                }
+                self.tombstones.add(key.clone(), last, *source);
                 self.queue.add(&key, Urgency::Intent);
             }
             Change::Synced => self.release(scope),

@@ -61,7 +61,7 @@
 //! client/tap.rs              shows requests and answers to `study`
 //! watch/health.rs            what the probes report of a watch
 //! store/kept.rs              which objects of others the Store keeps without their content
-//! controller/awaits.rs       holds a key until the watches that matter for it have synced
+//! controller/gates.rs        what an object needs, if anything; holds a key until the watches that matter for it have synced
 //! controller/workers.rs      when the key is reconciled again after a reconcile, and what the log says of a failure
 //! controller/deletions.rs    the cleanup after a deleted object; children/by_owner.rs deletes its children
 //! correction_backoff.rs      pauses writes that another writer keeps reverting, or that differ each time

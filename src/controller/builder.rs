@@ -232,6 +232,23 @@ impl<K: Resource> Builder<K> {
         self.awaits(watch);
     }
 
+    /// Once this watch has synced or fails in every namespace, reconciles every object again after each sync and each 403 of it.
+    pub fn wakes_when_listed<C: Resource>(&mut self, watch: &Watch<C>) {
+        let (shared, listened) = (Arc::clone(&self.shared), watch.clone());
+        self.listening.push(watch.listen(move |_, change| {
+            if matches!(change, Change::Synced | Change::Forbidden) && listened.is_synced_or_failing() {
+                shared.release(&Scope::default());
+                shared.objects.keys().iter().for_each(|key| shared.queue.add(key, Urgency::Backlog));
+            }
+        }));
+    }
+
+    /// Reconciles a key only after this watch has synced for the namespace of the key.
+    fn awaits<C: Resource>(&mut self, watch: &Watch<C>) {
+        let watch = watch.clone();
+        self.awaited.push(Box::new(move |key| watch.readiness_for(key)));
+    }
+
     /// Also reconciles the keys that come through a channel, for changes outside the cluster: a message, a webhook, a user's
     /// request. For changes without a notification, return [`Next::After`](super::Next::After).
     pub fn wakes(&mut self, keys: mpsc::Receiver<Key>) {

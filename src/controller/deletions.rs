@@ -62,8 +62,9 @@ impl<O: Operator> Controller<O> {
         while let Some((last, source)) = shared.tombstones.get(key) {
             // With a label selector, DELETED can also mean that the object no longer matches it.
             let is_certain = source == DeletionSource::Event && !shared.objects.is_filtered();
-            let is_served = last.readable().is_none_or(|last| self.operator.serves(last));
-            if is_served && (is_certain || is_deleted::<O::Kind>(&shared.cluster, last.metadata()).await?) {
+            if self.is_ours(&last)
+                && (is_certain || is_deleted::<O::Kind>(&shared.cluster, last.metadata()).await?)
+            {
                 info!(target: LOG, kind = O::Kind::KIND, %key, "deleted");
                 self.clean_up_after(last).await?;
             }
