@@ -71,9 +71,10 @@ pub use error::Error;
 pub(crate) use error::is_denial;
 use error_answer::not_json;
 use http::Transport;
-pub use http::{Body, Liveness};
+pub use http::Body;
+pub(crate) use http::Liveness;
 pub use in_process::{InProcess, InProcessAnswer};
-pub use leadership::Leadership;
+pub(crate) use leadership::Leadership;
 
 pub use list::{CHECK_BYTES_MAX, Collection, Page, WatchFrom, WatchMode};
 pub(crate) use list::{LIST_STREAM_BYTES, PageBody, Permit, PermitFor};
@@ -118,7 +119,7 @@ impl Client {
     /// A client with the same connections that writes only while this leadership is held: otherwise, each write is an error, also one
     /// that has begun. [`Client::stream`], which is for reads, does not look.
     #[must_use]
-    pub fn led_by(&self, leadership: Leadership) -> Client {
+    pub(crate) fn led_by(&self, leadership: Leadership) -> Client {
         Client { leadership, ..self.clone() }
     }
 
@@ -135,7 +136,7 @@ impl Client {
 
     /// Whether PINGs detect a dead connection, by the HTTP version of the last answer.
     #[must_use]
-    pub fn liveness(&self) -> Liveness {
+    pub(crate) fn liveness(&self) -> Liveness {
         self.transport.liveness()
     }
 
@@ -176,7 +177,7 @@ impl Client {
 
     /// The time of day, for timestamps in objects.
     #[must_use]
-    pub fn now(&self) -> SystemTime {
+    pub(crate) fn now(&self) -> SystemTime {
         self.transport.config.now()
     }
 
@@ -223,7 +224,7 @@ impl Client {
     /// What the API server would store for an object, after defaults and admission, even if an object of that name exists: the
     /// object that is sent has a generated name. Nothing is created. See
     /// <https://kubernetes.io/docs/reference/using-api/api-concepts/#dry-run>.
-    pub async fn create_dry_run<K: Resource + Serialize>(&self, object: &K) -> Result<K, Error> {
+    pub(crate) async fn create_dry_run<K: Resource + Serialize>(&self, object: &K) -> Result<K, Error> {
         let key = object.key();
         let wrong = |cause: Cause| cause.about("create", format!("{} (dry run)", name::<K>(&key)));
         let other = |error: serde_json::Error| wrong(Cause::Other(error.to_string()));

@@ -75,7 +75,7 @@ impl Cluster {
 
     /// A cluster whose Stores keep the content of objects of so many MiB together, in place of [`KEPT_MIB`].
     #[must_use]
-    pub fn keeping(self, kept_mib: u32) -> Cluster {
+    pub(crate) fn keeping(self, kept_mib: u32) -> Cluster {
         Cluster { budget: Budget::of_process(kept_mib), ..self }
     }
 
@@ -91,7 +91,7 @@ impl Cluster {
 
     /// The same watches, with writes only while this leadership is held: see [`Client::led_by`].
     #[must_use]
-    pub fn led_by(&self, leadership: Leadership) -> Cluster {
+    pub(crate) fn led_by(&self, leadership: Leadership) -> Cluster {
         Cluster { client: self.client.led_by(leadership), ..self.clone() }
     }
 
@@ -102,7 +102,7 @@ impl Cluster {
 
     /// A cluster of whose objects the controllers reconcile only those in this shard.
     #[must_use]
-    pub fn of_shard(self, shard: Shard) -> Cluster {
+    pub(crate) fn of_shard(self, shard: Shard) -> Cluster {
         Cluster { shard, ..self }
     }
 
@@ -146,7 +146,7 @@ impl Cluster {
 
     /// Lists at most `limit` objects of a scope from the API server itself; fewer if so many are too large for one answer.
     /// Lists wait for each other, to limit their memory. The objects go into no Store; those that do not decode are left out.
-    pub async fn list_live<K: Resource>(&self, scope: &Scope, mut limit: u32) -> Result<Vec<Arc<K>>, Error> {
+    pub(crate) async fn list_live<K: Resource>(&self, scope: &Scope, mut limit: u32) -> Result<Vec<Arc<K>>, Error> {
         loop {
             // With `resourceVersion=1`, any state is new enough, so the API server answers from its cache. With `resourceVersion=0`
             // it would ignore the limit.

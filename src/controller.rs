@@ -134,7 +134,7 @@ impl<O: Operator> Controller<O> {
     /// reconciles are dropped; when it begins, all objects are reconciled, as after a start, those that have failed before at the end of
     /// their pauses.
     #[must_use]
-    pub fn led_by(mut self, leadership: Leadership) -> Self {
+    pub(crate) fn led_by(mut self, leadership: Leadership) -> Self {
         self.leadership = leadership;
         self
     }

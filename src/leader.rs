@@ -98,7 +98,7 @@ impl Default for LeaderElection {
 
 impl LeaderElection {
     /// What is wrong with the times, if anything.
-    pub fn check(&self) -> Result<(), String> {
+    pub(crate) fn check(&self) -> Result<(), String> {
         let LeaderElection { lease_duration, renew_deadline, retry_period, .. } = self;
         if lease_duration.subsec_nanos() > 0 || !(1..=i32::MAX as u64).contains(&lease_duration.as_secs()) {
             return Err(format!("a lease duration of {lease_duration:?} is not a number of whole seconds"));

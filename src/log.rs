@@ -75,7 +75,7 @@ pub fn start_with(filter: Targets, format: Option<Format>) -> Result<(), TryInit
 static FILTER: OnceLock<Handle<Targets, Registry>> = OnceLock::new();
 
 /// Changes the levels of the log. An error if they are invalid, or the program has a log of its own.
-pub fn set(levels: &str) -> Result<(), String> {
+pub(crate) fn set(levels: &str) -> Result<(), String> {
     let filter = parse_level(levels)?;
     let handle = FILTER.get().ok_or("cannot be set: this program has a log of its own")?;
     handle.reload(filter).map_err(|error| error.to_string())?;

@@ -45,7 +45,7 @@ impl Verb {
 
     /// The name in a role.
     #[must_use]
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Verb::Get => "get",
             Verb::List => "list",
@@ -99,7 +99,7 @@ pub struct Permission {
 impl Permission {
     /// For the objects of a kind.
     #[must_use]
-    pub fn of<K: Resource>(reach: Reach, verbs: &[Verb], reason: &str) -> Permission {
+    pub(crate) fn of<K: Resource>(reach: Reach, verbs: &[Verb], reason: &str) -> Permission {
         Permission {
             reach,
             group: K::GROUP,

@@ -307,7 +307,7 @@ impl ObjectMeta {
 
     /// Whether a user has paused the operator of this object, by the annotation `GROUP/paused: "true"`, with the group of the kind.
     #[must_use]
-    pub fn is_paused<K: Resource>(&self) -> bool {
+    pub(crate) fn is_paused<K: Resource>(&self) -> bool {
         self.annotations.get(&paused::<K>()) == Some("true")
     }
 
@@ -511,7 +511,7 @@ impl Status {
 
     /// Whether one of the causes has this reason.
     #[must_use]
-    pub fn has_cause(&self, reason: &str) -> bool {
+    pub(crate) fn has_cause(&self, reason: &str) -> bool {
         self.details.causes.iter().any(|cause| cause.reason == reason)
     }
 }

@@ -220,7 +220,7 @@ impl<K: Resource> Store<K> {
     }
 
     /// The API server forbids the watch.
-    pub fn forbidden(&self) {
+    pub(crate) fn forbidden(&self) {
         self.notify([Change::Forbidden]);
     }
 

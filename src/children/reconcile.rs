@@ -107,12 +107,6 @@ impl<K: Resource> Reconcile<K> {
         self.reporter.cluster.only_plans()
     }
 
-    /// Whether the spec of the object was applied before.
-    #[must_use]
-    pub fn stage(&self) -> Stage {
-        self.stage
-    }
-
     /// Brings a child to its desired state: creates it, patches what differs, or writes nothing. It may also be replaced, adopted, or
     /// left to another owner: see [`Child`].
     pub fn keep<C: Resource + Serialize>(

@@ -92,7 +92,7 @@ impl Error {
 
     /// How long the server asks us to wait, at most a minute.
     #[must_use]
-    pub fn retry_after(&self) -> Option<Duration> {
+    pub(crate) fn retry_after(&self) -> Option<Duration> {
         match &self.0.cause {
             Cause::Refused { retry_after, .. } => *retry_after,
             Cause::Unreachable(_)
@@ -110,7 +110,7 @@ impl Error {
     /// (`ToStatusErr` in k8s.io/apiserver/pkg/admission/plugin/webhook/errors): its 409 is not a conflict, and its 404 does not mean absence.
     /// Only the message tells.
     #[must_use]
-    pub fn is_denied(&self) -> bool {
+    pub(crate) fn is_denied(&self) -> bool {
         self.has(|status| is_denial(&status.message))
     }
 
@@ -177,7 +177,7 @@ impl Error {
     /// A ResourceQuota of the namespace is used up, or was not counted yet. There is no reason word for that, only the messages
     /// of k8s.io/apiserver/pkg/admission/plugin/resourcequota/controller.go.
     #[must_use]
-    pub fn is_quota_exceeded(&self) -> bool {
+    pub(crate) fn is_quota_exceeded(&self) -> bool {
         let messages = ["exceeded quota", "insufficient quota", "failed quota", "status unknown for quota"];
         self.is_forbidden()
             && self.has(|status| messages.iter().any(|message| status.message.contains(message)))
@@ -185,13 +185,13 @@ impl Error {
 
     /// There was no connection to the server, or its TLS failed.
     #[must_use]
-    pub fn is_connection(&self) -> bool {
+    pub(crate) fn is_connection(&self) -> bool {
         matches!(self.0.cause, Cause::Unreachable(_))
     }
 
     /// The connection broke or the answer did not come in time. A write may have happened.
     #[must_use]
-    pub fn is_interrupted(&self) -> bool {
+    pub(crate) fn is_interrupted(&self) -> bool {
         matches!(self.0.cause, Cause::Lost(_) | Cause::Late(_))
     }
 
@@ -202,13 +202,13 @@ impl Error {
 
     /// The request succeeded, but the answer cannot be decoded.
     #[must_use]
-    pub fn is_unreadable(&self) -> bool {
+    pub(crate) fn is_unreadable(&self) -> bool {
         matches!(self.0.cause, Cause::Unreadable(_))
     }
 
     /// The request succeeded, but the answer is beyond the size limit. A smaller page of a list may help.
     #[must_use]
-    pub fn is_too_large(&self) -> bool {
+    pub(crate) fn is_too_large(&self) -> bool {
         matches!(self.0.cause, Cause::TooLarge(_))
     }
 

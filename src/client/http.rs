@@ -76,7 +76,7 @@ struct Reply {
 
 /// Whether PINGs detect a dead connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Liveness {
+pub(crate) enum Liveness {
     /// HTTP/2: a PING every 30 s, which the server must answer.
     Pinged,
     /// HTTP/1.1: only TCP keepalive, which a proxy may answer for a dead server.

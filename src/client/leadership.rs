@@ -13,7 +13,7 @@ use tokio::{
 
 /// Whether this process may write: always, or until the first deadline of its Leases. Clones share the deadlines.
 #[derive(Clone, Debug, Default)]
-pub struct Leadership {
+pub(crate) struct Leadership {
     /// One for each Lease. `None` in the channel: another process holds it, or none.
     deadlines: Vec<watch::Receiver<Option<Instant>>>,
 }
@@ -21,7 +21,7 @@ pub struct Leadership {
 impl Leadership {
     /// Leadership without a Lease: this process may always write.
     #[must_use]
-    pub fn always() -> Leadership {
+    pub(crate) fn always() -> Leadership {
         Leadership::default()
     }
 
@@ -33,7 +33,7 @@ impl Leadership {
 
     /// Whether this process may write now.
     #[must_use]
-    pub fn is_held(&self) -> bool {
+    pub(crate) fn is_held(&self) -> bool {
         self.deadlines.iter().all(|deadline| deadline.borrow().is_some_and(|end| Instant::now() < end))
     }
 
@@ -44,7 +44,7 @@ impl Leadership {
     }
 
     /// Waits until [`Leadership::is_held`] is no longer as it was.
-    pub async fn changes(&self, was_held: bool) {
+    pub(crate) async fn changes(&self, was_held: bool) {
         if self.deadlines.is_empty() {
             return pending().await;
         }

@@ -186,7 +186,7 @@ impl Collection {
     }
 
     /// The API group; empty for the core group.
-    pub fn group(&self) -> &str {
+    pub(crate) fn group(&self) -> &str {
         self.path.strip_prefix("/apis/").and_then(|rest| rest.split('/').next()).unwrap_or_default()
     }
 
@@ -241,7 +241,7 @@ impl Collection {
 
 impl Client {
     /// Reads one page of a list. Sends the request again only after a 401.
-    pub async fn list_page<K: Resource>(&self, scope: &Scope, page: &Page<'_>) -> Result<List<K>, Error> {
+    pub(crate) async fn list_page<K: Resource>(&self, scope: &Scope, page: &Page<'_>) -> Result<List<K>, Error> {
         self.page_of(&Collection::of::<K>(scope)?, page).await?.decoded()
     }
 

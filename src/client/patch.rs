@@ -45,7 +45,7 @@ impl Client {
 
     /// Asks whether the API server would accept a change, after admission. Nothing is changed. See
     /// <https://kubernetes.io/docs/reference/using-api/api-concepts/#dry-run>.
-    pub async fn patch_dry_run<K: Resource>(&self, key: &Key, patch: &Patch) -> Result<(), Error> {
+    pub(crate) async fn patch_dry_run<K: Resource>(&self, key: &Key, patch: &Patch) -> Result<(), Error> {
         let wrong = |cause: Cause| cause.about("patch", name::<K>(key));
         let path = path::<K>(key).map_err(wrong)?;
         let mut request = Request::get(path).accept(accept_object(K::ACCEPT)).patches(patch);

@@ -9,9 +9,9 @@ use smol_str::{SmolStr, format_smolstr};
 use super::Condition;
 
 /// Longest reason of a condition, in characters, as in `metav1.Condition`.
-pub const REASON_LENGTH_MAX: usize = 1024;
+pub(crate) const REASON_LENGTH_MAX: usize = 1024;
 /// Longest message of a condition, in characters, as in `metav1.Condition`.
-pub const MESSAGE_LENGTH_MAX: usize = 32_768;
+pub(crate) const MESSAGE_LENGTH_MAX: usize = 32_768;
 
 /// Status, reason and message of a condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,7 +44,7 @@ impl Verdict {
     /// in whole seconds. Reasons and messages of other components are made to fit the schema of a condition: otherwise
     /// the API server would refuse the whole status.
     #[must_use]
-    pub fn condition(self, name: &str, generation: i64, before: &[Condition], now: &str) -> Condition {
+    pub(crate) fn condition(self, name: &str, generation: i64, before: &[Condition], now: &str) -> Condition {
         let before = find(before, name).filter(|before| before.status == self.status);
         Condition {
             r#type: name.into(),

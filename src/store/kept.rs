@@ -71,7 +71,7 @@ impl<K> Clone for Kept<K> {
 impl<K: Resource> Kept<K> {
     /// All objects as they are, without limits: for a program that shows them.
     #[must_use]
-    pub fn everything() -> Kept<K> {
+    pub(crate) fn everything() -> Kept<K> {
         Kept { name: "everything".to_owned(), filter: Arc::new(|_| Portion::Whole), budget: None }
     }
 
@@ -97,7 +97,7 @@ impl<K: Resource> Kept<K> {
     /// The objects whose controller ownerReference names an object of kind `O` in the shard. The metadata of others show to whom a name
     /// belongs.
     #[must_use]
-    pub fn children_of<O: Resource>(budget: &Arc<Budget>, shard: Shard) -> Kept<K> {
+    pub(crate) fn children_of<O: Resource>(budget: &Arc<Budget>, shard: Shard) -> Kept<K> {
         let name = format!("children of {}/{} {shard}", O::GROUP, O::KIND);
         Kept::within(budget, &name, move |found| match found.metadata().controller() {
             Some(owner) if !owner.is_a::<O>() => Portion::Metadata("its controller is of another kind"),

@@ -23,7 +23,7 @@ use crate::resource::{ObjectMeta, Resource, Status, list::Found};
 
 /// Longest line that we accept, in bytes. etcd refuses objects above 1.5 MiB; as JSON, whose escapes can take six bytes
 /// for one (`<` becomes `\u003c`), such an object is a line of up to 9 MiB.
-pub const LINE_BYTES_MAX: usize = 16 * 1024 * 1024;
+pub(crate) const LINE_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// The capacity in bytes that an empty buffer keeps: a watch is mostly idle, and a process may have thousands of them. A
 /// Deployment has 5 kB.

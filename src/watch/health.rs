@@ -188,13 +188,13 @@ impl Health {
 
     /// Whether the first list is complete.
     #[must_use]
-    pub fn is_synced(&self) -> bool {
+    pub(crate) fn is_synced(&self) -> bool {
         locked(&self.state).is_synced
     }
 
     /// Why the watch fails, if it does.
     #[must_use]
-    pub fn problem(&self) -> Option<String> {
+    pub(crate) fn problem(&self) -> Option<String> {
         locked(&self.state).outage.as_ref().map(|outage| outage.problem.clone())
     }
 

@@ -219,7 +219,7 @@ impl Machine {
 
     /// Whether the next request is the first one of a list.
     #[must_use]
-    pub fn is_at_start_of_list(&self) -> bool {
+    pub(crate) fn is_at_start_of_list(&self) -> bool {
         match &self.state {
             State::Listing(list) => list.continue_token.is_empty(),
             State::Streaming { .. } => true,
@@ -339,7 +339,7 @@ impl Machine {
 
     /// Whether the present watch has changed the version of the Store, or has completed a streaming list.
     #[must_use]
-    pub fn has_progressed(&self) -> bool {
+    pub(crate) fn has_progressed(&self) -> bool {
         self.has_progressed
     }
 
