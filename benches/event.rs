@@ -6,7 +6,7 @@ use std::{hint::black_box, sync::Arc};
 
 use criterion::{BatchSize, Criterion, Throughput};
 use listwatch::{
-    queue::{Queue, ReconcileResult, Urgency},
+    advanced::{Queue, ReconcileResult, Urgency},
     resource::{
         Key,
         kinds::Deployment,

@@ -21,7 +21,7 @@
 //! verb, object and cause. To list and watch for as long as the process runs, see [`watch`](crate::watch).
 
 mod auth;
-mod config;
+pub(crate) mod config;
 mod connections;
 mod credential;
 mod curl;
@@ -33,16 +33,16 @@ mod exec;
 mod find_config;
 mod http;
 mod idle;
-mod in_process;
+pub(crate) mod in_process;
 mod kubeconfig;
 mod leadership;
-mod list;
+pub(crate) mod list;
 mod no_answer;
 mod patch;
 mod request;
 mod retry;
 mod settings;
-mod tap;
+pub(crate) mod tap;
 mod tls;
 mod warnings;
 
@@ -61,7 +61,7 @@ use crate::{
     metrics::Metrics,
     resource::{Accept, Key, Resource, from_json},
 };
-pub use config::{Config, Env, Options, REQUEST_TIMEOUT};
+pub use config::{Config, Env, Options};
 pub use curl::CurlFrom;
 pub use delete::DeleteOptions;
 pub(crate) use dry_run::DryRun;
@@ -70,17 +70,17 @@ use error::Cause;
 pub use error::Error;
 pub(crate) use error::is_denial;
 use error_answer::not_json;
-use http::Transport;
 pub use http::Body;
 pub(crate) use http::Liveness;
-pub use in_process::{InProcess, InProcessAnswer};
+use http::Transport;
+use in_process::InProcess;
 pub(crate) use leadership::Leadership;
 
-pub use list::{CHECK_BYTES_MAX, Collection, Page, WatchFrom, WatchMode};
+pub use list::{Collection, Page, WatchFrom, WatchMode};
 pub(crate) use list::{LIST_STREAM_BYTES, PageBody, Permit, PermitFor};
 pub use patch::{Part, Patch};
 pub use request::{Answer, Head, Request};
-pub use tap::{Step, Tap};
+use tap::Tap;
 
 /// The media type of whole objects.
 const JSON: &str = "application/json";

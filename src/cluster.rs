@@ -146,7 +146,11 @@ impl Cluster {
 
     /// Lists at most `limit` objects of a scope from the API server itself; fewer if so many are too large for one answer.
     /// Lists wait for each other, to limit their memory. The objects go into no Store; those that do not decode are left out.
-    pub(crate) async fn list_live<K: Resource>(&self, scope: &Scope, mut limit: u32) -> Result<Vec<Arc<K>>, Error> {
+    pub(crate) async fn list_live<K: Resource>(
+        &self,
+        scope: &Scope,
+        mut limit: u32,
+    ) -> Result<Vec<Arc<K>>, Error> {
         loop {
             // With `resourceVersion=1`, any state is new enough, so the API server answers from its cache. With `resourceVersion=0`
             // it would ignore the limit.

@@ -188,7 +188,7 @@ pub mod store;
 pub mod cluster;
 
 // Reconciling.
-pub mod queue;
+mod queue;
 pub mod backoff;
 pub mod next;
 mod correction_backoff;
@@ -215,14 +215,24 @@ pub mod testing;
 #[cfg(test)]
 mod captured_log;
 
-/// Parts of [`children`] that the tests of an operator call without a server.
+/// Parts that no operator needs, but the tests of one without a server, `study`, the binary, a benchmark or a server in the process.
 #[doc(hidden)]
 pub mod advanced {
-    pub use crate::children::{
-        outcome::Outcomes,
-        pods::{PodDetails, trouble},
-        reported::Unreadable,
-        rollout_conditions::state,
+    pub use crate::{
+        children::{
+            outcome::Outcomes,
+            pods::{PodDetails, trouble},
+            reported::Unreadable,
+            rollout_conditions::state,
+        },
+        client::{
+            config::REQUEST_TIMEOUT,
+            in_process::{InProcess, InProcessAnswer},
+            list::CHECK_BYTES_MAX,
+            tap::{Step, Tap},
+        },
+        queue::{Queue, ReconcileResult, Urgency},
+        runtime::variables::{address, checked, names_in},
     };
 }
 

@@ -40,7 +40,10 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::{
-    client::{Client, Config, InProcess, InProcessAnswer},
+    client::{
+        Client, Config,
+        in_process::{InProcess, InProcessAnswer},
+    },
     cluster::{Cluster, Events},
     controller::{Controller, Operator},
     locked,

@@ -2,11 +2,7 @@
 
 use std::io::{self, Write};
 
-use listwatch::{
-    leader::LeaderElection,
-    manifests::Installation,
-    runtime::{Runtime, checked},
-};
+use listwatch::{advanced::checked, leader::LeaderElection, manifests::Installation, runtime::Runtime};
 use listwatch_operators::{self as operators, BuiltIn};
 
 use super::failure::Failure;

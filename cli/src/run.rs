@@ -4,8 +4,9 @@ use std::{env, net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::{ArgAction, Args, ValueEnum};
 use listwatch::{
+    advanced::{address, checked, names_in},
     controller, leader,
-    runtime::{MetricsSecurity, Runtime, RuntimeError, address, checked, names_in},
+    runtime::{MetricsSecurity, Runtime, RuntimeError},
     shard::Shard,
     store::KEPT_MIB,
     watch::Lists,

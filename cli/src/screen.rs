@@ -11,7 +11,8 @@ use std::{
 
 use http::{HeaderMap, header::CONTENT_TYPE};
 use listwatch::{
-    client::{Client, CurlFrom, Request, Step, Tap},
+    advanced::{Step, Tap},
+    client::{Client, CurlFrom, Request},
     locked,
 };
 use listwatch_operators as operators;

@@ -11,7 +11,8 @@ use std::{
 
 use clap::Args;
 use listwatch::{
-    client::{Client, Config, CurlFrom, Step, Tap},
+    advanced::{Step, Tap},
+    client::{Client, Config, CurlFrom},
     locked,
 };
 use listwatch_study::{

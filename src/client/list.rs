@@ -241,7 +241,11 @@ impl Collection {
 
 impl Client {
     /// Reads one page of a list. Sends the request again only after a 401.
-    pub(crate) async fn list_page<K: Resource>(&self, scope: &Scope, page: &Page<'_>) -> Result<List<K>, Error> {
+    pub(crate) async fn list_page<K: Resource>(
+        &self,
+        scope: &Scope,
+        page: &Page<'_>,
+    ) -> Result<List<K>, Error> {
         self.page_of(&Collection::of::<K>(scope)?, page).await?.decoded()
     }
 

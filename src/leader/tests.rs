@@ -11,7 +11,10 @@ use tokio::task::JoinHandle;
 
 use super::*;
 use crate::{
-    client::{Client, Config, InProcess, InProcessAnswer},
+    client::{
+        Client, Config,
+        in_process::{InProcess, InProcessAnswer},
+    },
     testing::TestServer,
     watch::Lists,
 };

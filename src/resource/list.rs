@@ -174,7 +174,7 @@ impl<K: Resource> List<K> {
 pub(crate) struct RawPage<'a>(ListPage<&'a RawValue>);
 
 impl<'a> RawPage<'a> {
-    pub fn from_json(json: &'a [u8]) -> Result<RawPage<'a>, serde_json::Error> {
+    pub(crate) fn from_json(json: &'a [u8]) -> Result<RawPage<'a>, serde_json::Error> {
         let json = str::from_utf8(json).map_err(de::Error::custom)?;
         serde_json::from_str(json).map(RawPage)
     }

@@ -188,7 +188,7 @@ impl Health {
 
     /// Whether the first list is complete.
     #[must_use]
-    pub(crate) fn is_synced(&self) -> bool {
+    pub fn is_synced(&self) -> bool {
         locked(&self.state).is_synced
     }
 

@@ -28,7 +28,7 @@ use std::{
 };
 
 use listwatch::{
-    client::REQUEST_TIMEOUT,
+    advanced::REQUEST_TIMEOUT,
     resource::{Key, ObjectMeta},
     watch,
 };

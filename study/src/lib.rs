@@ -30,7 +30,8 @@ use std::{
 };
 
 use listwatch::{
-    client::{Config, Step, Tap},
+    advanced::{Step, Tap},
+    client::Config,
     locked,
 };
 

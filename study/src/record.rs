@@ -18,7 +18,7 @@ use std::{
 };
 
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
-use listwatch::client::{Request, Step};
+use listwatch::{advanced::Step, client::Request};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json, value::RawValue};
 

@@ -25,7 +25,8 @@ use bytes::Bytes;
 use http::Method;
 use http_body_util::BodyExt;
 use listwatch::{
-    client::{Client, Config, Error, InProcess, InProcessAnswer, Step, Tap},
+    advanced::{InProcess, InProcessAnswer, Step, Tap},
+    client::{Client, Config, Error},
     cluster::{Cluster, Events},
     controller::WORKERS,
     plan::Plan,

@@ -20,7 +20,10 @@ use std::{
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use http::Method;
-use listwatch::client::{Client, Config, CurlFrom, Env, Options, Request, Step, Tap};
+use listwatch::{
+    advanced::{Step, Tap},
+    client::{Client, Config, CurlFrom, Env, Options, Request},
+};
 use listwatch_control_plane::{PATIENCE, assets, has_assets};
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use serde_json::{Value, json};

@@ -25,7 +25,8 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use listwatch::{
-    client::{Client, Config, InProcess, InProcessAnswer},
+    advanced::{InProcess, InProcessAnswer},
+    client::{Client, Config},
     watch::Lists,
 };
 use listwatch_apiserver::{ApiServer, Options, Rule};

@@ -14,7 +14,8 @@ use bytes::Bytes;
 use http::Method;
 use http_body_util::{BodyExt, Full};
 use listwatch::{
-    client::{Client, Config, InProcess, InProcessAnswer},
+    advanced::{InProcess, InProcessAnswer},
+    client::{Client, Config},
     cluster::Cluster,
     resource::{Scope, kinds::Service},
     store::Store,

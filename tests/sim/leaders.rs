@@ -17,7 +17,8 @@ use fastrand::Rng;
 use http::{Method, Request};
 use http_body_util::{BodyExt, Full};
 use listwatch::{
-    client::{Client, Config, InProcess, InProcessAnswer},
+    advanced::{InProcess, InProcessAnswer},
+    client::{Client, Config},
     leader::LeaderElection,
     runtime::Runtime,
     shard::Shard,

@@ -27,7 +27,7 @@ use fastrand::Rng;
 use http::{Method, Request, Response, Uri, header};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Frame};
-use listwatch::client::{InProcess, InProcessAnswer};
+use listwatch::advanced::{InProcess, InProcessAnswer};
 use listwatch_apiserver::{ApiServer, Fault};
 use serde_json::{Value, json};
 use tokio::{

@@ -12,10 +12,11 @@ use tokio::{
 
 use super::{
     super::{
-        Body, Client, Collection, Config, DeleteOptions, Error, Page, Part, Patch, Step, Tap,
+        Body, Client, Collection, Config, DeleteOptions, Error, Page, Part, Patch, Tap,
         list::{LISTS_BYTES_MAX, PAGE_BYTES_MAX, PAGE_OF_ONE_BYTES_MAX},
         no_answer::through,
         retry::{FIRST_PAUSE, RETRIES_MAX},
+        tap::Step,
     },
     *,
 };

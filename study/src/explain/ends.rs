@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use listwatch::{
-    client::CHECK_BYTES_MAX,
+    advanced::CHECK_BYTES_MAX,
     resource::list::List,
     watch::{self, Effect, EndReason, NextRequest},
 };
