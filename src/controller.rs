@@ -10,7 +10,8 @@
 //! Store. So ten events may cause one reconcile, and a missed event does no harm, except for a deletion while the process is
 //! stopped: see [`Operator::deleted`].
 //!
-//! A [`Builder`] opens the watches, and connects them with the queue. With the operator, it becomes a [`Controller`].
+//! A [`Builder`] opens the watches, and connects them with the queue. With the operator, it becomes a [`Controller`]. Between the queue and
+//! the operator are the gates of `controller/gates.rs`: they say what an object needs, if anything.
 
 mod builder;
 mod deletions;
@@ -241,8 +242,8 @@ impl<O: Operator> Controller<O> {
         })
     }
 
-    /// Cleans up if the key has a tombstone, and calls [`Operator::reconcile`] or [`Operator::deleting`] if an object has the key
-    /// now. `version` is the resourceVersion of the object when its watches were checked.
+    /// Cleans up if the key has a tombstone, and does what is [due](Controller::due) if an object has the key now. `version` is the
+    /// resourceVersion of the object when its watches were checked.
     async fn reconcile(&self, key: &Key, version: Option<SmolStr>) -> Result<Next, ReconcileError> {
         // If this fails, the new object with that name is still reconciled, so that its status shows problems.
         let deleted = self.reconcile_deleted(key).await;
@@ -277,7 +278,7 @@ impl<O: Operator> Controller<O> {
         next.and_then(|next| deleted.map(|()| next))
     }
 
-    /// Does what an object needs. Of its own type, so that the code of an operator is in the binary once, whoever calls it.
+    /// Does what an object needs. Boxed as its own type, so that the binary has the code of an operator once, for each caller.
     fn reconcile_found<'a>(&'a self, key: &'a Key, found: Option<Found<O::Kind>>) -> Reconciling<'a> {
         Box::pin(self.reconcile_due(key, self.due(found.as_ref())))
     }
