@@ -9,11 +9,11 @@
 //!   watches     not synced: held until they are; failing: reported                 Controller::readiness
 //! ```
 //!
-//! The order matters. The first two gates come before everything that opens a watch or sends a request, because the object is the
-//! business of another process or of nobody. Only the content says whether the operator serves an object and whether it is paused, and the
-//! metadata of an object that is too large may lack the finalizers. A deletion comes before a pause, which must not block it, and decides
-//! which watches matter: a forbidden one that a deleted object names must not block it, either. Watches are asked last, because an object
-//! without work waits for none that it names.
+//! The order matters. A standby opens the watches that it will need as a leader, and does no more. No watch is opened and no request sent
+//! for an object that is not ours. Only the content says whether the operator serves an object and whether it is paused, and the kept
+//! metadata of an object that is too large may lack the finalizers. A pause must not block a deletion, so the finalizer comes first. The
+//! watches come last, because the gates before say which watches matter: a deleted object waits for none that it names, as a forbidden one
+//! would block the deletion for ever.
 
 use std::{sync::Arc, time::Duration};
 
