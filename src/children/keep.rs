@@ -1,4 +1,4 @@
-//! What becomes of one child in one reconcile. [`Keep::outcome`] begins; each step below leads to one write or to none:
+//! What becomes of one child in one reconcile. [`Keep::outcome`] begins, and one of these steps follows, usually with one write or none:
 //!
 //! ```text
 //!   missing             POST, after a GET of the child and of the owner unless the owner is new
@@ -11,7 +11,7 @@
 //!   discard             DELETE of a child that the owner no longer has
 //! ```
 //!
-//! A step that may write is tried as one: if the API server refuses the write, that step alone waits (`children/refused_writes.rs`).
+//! If the API server refuses a write, that write alone waits (`children/refused_writes.rs`).
 
 #[cfg(test)]
 mod tests;
@@ -25,7 +25,7 @@ use tracing::info;
 use super::{
     Children, LOG, adopt,
     last_writes::Difference,
-    outcome::{Child, Outcome, Stage},
+    outcome::{Child, Failure, Outcome, Stage, Step},
     owner::{Ownership, is_wanted},
     reset::reset,
     write::{self, Write, paths},
@@ -39,9 +39,6 @@ use crate::{
         owned_fields,
     },
 };
-
-/// The result of a step: the child, and the write, if there was one.
-pub(super) type Step<K> = Result<(Child<K>, Option<Write>), Error>;
 
 /// One child, as its owner wants it.
 pub(super) struct Keep<'a, O, K> {
@@ -67,7 +64,7 @@ impl<O: Resource, K: Resource + Serialize> Keep<'_, O, K> {
             Some(Found::Broken(broken)) => self.unread(&broken).await,
             None => match self.children.watch.lacks(self.desired.metadata()) {
                 None => self.missing().await,
-                Some(lack) => Err(Error::new("keep", self.key.to_string(), lack)),
+                Some(lack) => Err(Error::new("keep", self.key.to_string(), lack).into()),
             },
         };
         let last_writes = &self.children.last_writes;
@@ -81,25 +78,27 @@ impl<O: Resource, K: Resource + Serialize> Keep<'_, O, K> {
 
     /// Creates a child that the Store does not have.
     pub(super) async fn missing(&self) -> Step<K> {
-        let created = async {
-            if self.stage == Stage::New {
-                match self.create().await {
-                    Err(error) if error.is_already_exists() => {}
-                    created => return created,
-                }
+        let Children { cluster, refused, .. } = self.children;
+        let name = self.name();
+        let create = || self.tried(&name, self.create());
+        if self.stage == Stage::New {
+            match create().await {
+                Err(failure) if failure.error.is_already_exists() => {}
+                created => return created,
             }
-            // The watch may miss an object of that name: it has a label selector. So a GET comes first, because a create counts
-            // against a ResourceQuota even if it fails. The owner may be gone; then the garbage collector would delete each
-            // new child, and we would create it again.
-            let cluster = &self.children.cluster;
-            match tokio::join!(cluster.get_live::<K>(&self.key), is_wanted(cluster, self.owner)) {
-                (_, Ok(false)) => Ok((Child::OwnerGone, None)),
-                (Ok(live), Ok(true)) => self.present(live).await,
-                (Err(error), Ok(true)) if error.is_not_found() => self.create().await,
-                (_, Err(error)) | (Err(error), _) => Err(error),
-            }
-        };
-        self.tried(&self.name(), created).await
+        }
+        if let Some(error) = refused.pending(&self.owner.metadata().uid, &self.id(&name)) {
+            return Err(error.into());
+        }
+        // The watch may miss an object of that name: it has a label selector. So a GET comes first, because a create counts
+        // against a ResourceQuota even if it fails. The owner may be gone; then the garbage collector would delete each
+        // new child, and we would create it again.
+        match tokio::join!(cluster.get_live::<K>(&self.key), is_wanted(cluster, self.owner)) {
+            (_, Ok(false)) => Ok((Child::OwnerGone, None)),
+            (Ok(live), Ok(true)) => self.present(live).await,
+            (Err(error), Ok(true)) if error.is_not_found() => create().await,
+            (_, Err(error)) | (Err(error), _) => Err(error.into()),
+        }
     }
 
     pub(super) async fn create(&self) -> Step<K> {
@@ -107,13 +106,17 @@ impl<O: Resource, K: Resource + Serialize> Keep<'_, O, K> {
         let turn = self.turn(&child, || "another client keeps deleting it; backing off".to_owned())?;
         let created = self.children.cluster.create_for(self.owner.metadata(), self.desired).await?;
         let Some(created) = created else { return Ok((Child::OwnerGone, None)) };
-        let is_drift = turn.count();
-        self.learn(&created)?;
-        if is_drift {
+        let write = if turn.is_drift {
             info!(target: LOG, key = %self.owner.key(), child, "created again");
+            Write::Restored(child)
+        } else {
+            Write::Created(child)
+        };
+        turn.count();
+        match self.learn(&created) {
+            Ok(_) => Ok((Child::Kept(created), Some(write))),
+            Err(error) => Err(Failure { error, live: Some(created), write: Some(write) }),
         }
-        let write = if is_drift { Write::Restored(child) } else { Write::Created(child) };
-        Ok((Child::Kept(created), Some(write)))
     }
 
     /// Reads a child, unless it belongs to another owner.
@@ -132,7 +135,7 @@ impl<O: Resource, K: Resource + Serialize> Keep<'_, O, K> {
             Ownership::Ours | Ownership::Foreign => match cluster.get_live::<K>(&self.key).await {
                 Ok(live) => self.present(live).await,
                 Err(error) if error.is_not_found() => self.missing().await,
-                Err(error) => Err(error),
+                Err(error) => Err(error.into()),
             },
         }
     }
@@ -156,7 +159,7 @@ impl<O: Resource, K: Resource + Serialize> Keep<'_, O, K> {
         }
         let change = write::change::<K>(&self.key, paths(&operations));
         let patched = self.tried(&change, self.patch(&live, operations)).await;
-        patched.or_else(|error| Ok((Child::Failed { error, live: Some(live) }, None)))
+        patched.map_err(|failure| Failure { live: failure.live.or(Some(live)), ..failure })
     }
 
     /// Patches what differs, but for what admission changes, and compares the answer.
@@ -171,7 +174,8 @@ impl<O: Resource, K: Resource + Serialize> Keep<'_, O, K> {
         let change = self.change(&differences);
         let turn = self.turn(&change, || changed_back::<O, K>(&differences))?;
         let (patched, mut change) = self.send(live, operations, change).await?;
-        let mutated = self.learn(&patched)?;
+        let failed = |error| Failure { error, live: Some(Arc::clone(&patched)), write: None };
+        let mutated = self.learn(&patched).map_err(failed)?;
         if !mutated.is_empty() {
             differences.retain(|difference| mutated.iter().all(|mutation| mutation.path != difference.path));
             if differences.is_empty() {
@@ -179,9 +183,15 @@ impl<O: Resource, K: Resource + Serialize> Keep<'_, O, K> {
             }
             change = self.change(&differences);
         }
-        let (is_drift, key) = (turn.count(), self.owner.key());
-        info!(target: LOG, %key, change, "{}", if is_drift { "drift corrected" } else { "child updated" });
-        let write = if is_drift { Write::Restored(change) } else { Write::Updated(change) };
+        let key = self.owner.key();
+        let write = if turn.is_drift {
+            info!(target: LOG, %key, change, "drift corrected");
+            Write::Restored(change)
+        } else {
+            info!(target: LOG, %key, change, "child updated");
+            Write::Updated(change)
+        };
+        turn.count();
         Ok((Child::Kept(patched), Some(write)))
     }
 
@@ -255,9 +265,13 @@ impl<O: Resource, K: Resource + Serialize> Keep<'_, O, K> {
         what: &str,
         step: impl Future<Output = Step<K>> + Send,
     ) -> impl Future<Output = Step<K>> + Send {
-        let write = write::id(self.owner, &self.key, what);
         // Boxed: a step may have others in it, and each would be as large as all of them.
-        self.children.refused.tried(&self.owner.metadata().uid, write, Box::pin(step))
+        self.children.refused.tried(&self.owner.metadata().uid, self.id(what), Box::pin(step))
+    }
+
+    /// The text that identifies a write of this child.
+    fn id(&self, what: &str) -> String {
+        write::id(self.owner, &self.key, what)
     }
 
     /// Fails while a write must wait because it has been repeated too often. `undone`: what another client does then.
@@ -265,7 +279,7 @@ impl<O: Resource, K: Resource + Serialize> Keep<'_, O, K> {
         let Children { last_writes, corrections, changes, .. } = self.children;
         let is_drift = last_writes.had(self.owner, self.desired);
         let (backoff, what) = if is_drift { (corrections, change) } else { (changes, "") };
-        let id = write::id(self.owner, &self.key, what);
+        let id = self.id(what);
         if !backoff.must_wait(&id) {
             return Ok(Turn { backoff, id, is_drift });
         }
@@ -337,10 +351,9 @@ impl<O: Resource, K: Resource + Serialize> Keep<'_, O, K> {
 }
 
 impl Turn<'_> {
-    /// Counts the write. Returns whether it corrects what another client has done.
-    fn count(self) -> bool {
+    /// Counts the write.
+    fn count(self) {
         self.backoff.count(self.id);
-        self.is_drift
     }
 }
 

@@ -7,8 +7,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{
-    keep::Step,
-    outcome::{Child, Stage},
+    outcome::{Child, Stage, Step},
     owner::is_wanted,
     write::{self, Write, paths},
 };
@@ -34,7 +33,7 @@ pub(super) async fn created<O: Resource, K: Resource + Serialize>(
     match cluster.get_live::<Meta<K>>(key).await {
         Ok(live) => return Ok((Child::Kept(live), None)),
         Err(error) if error.is_not_found() => {}
-        Err(error) => return Err(error),
+        Err(error) => return Err(error.into()),
     }
     if stage != Stage::New && !is_wanted(cluster, owner).await? {
         return Ok((Child::OwnerGone, None));

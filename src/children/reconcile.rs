@@ -22,7 +22,7 @@ use serde_json::Value;
 
 use super::{
     Children, keep, once,
-    outcome::{Child, Outcome, Outcomes, Stage, UNSEEN_RECHECK},
+    outcome::{Child, Failure, Outcome, Outcomes, Stage, UNSEEN_RECHECK},
     refusal::Refusal,
     reported::Reported,
     reporter::Reporter,
@@ -145,7 +145,7 @@ impl<K: Resource> Reconcile<K> {
             let write = write::id(owner, &key, &write::change::<C>(&key, paths(&operations)));
             let patched = once::patched(cluster, Arc::clone(&live), operations);
             let patched = refused.tried(&owner.metadata().uid, write, patched).await;
-            patched.or_else(|error| Ok((Child::Failed { error, live: Some(live) }, None))).into()
+            patched.map_err(|failure| Failure { live: Some(live), ..failure }).into()
         })
     }
 
@@ -281,9 +281,8 @@ mod tests {
         watch::Lists,
     };
 
-    /// `Ok(Next::After(hour))` after `finish` put off the next look at a name that is taken.
     #[tokio::test]
-    async fn an_object_is_reconciled_again_when_its_report_says_so_or_sooner() {
+    async fn an_object_is_reconciled_again_when_its_report_says_so_or_while_a_child_goes() {
         let client = Config::new("http://localhost", b"", "").and_then(Client::new).expect("a client");
         let reporter = Arc::new(Reporter::new(&Cluster::new(client, Lists::Paged), None));
         let map = Arc::new(Meta::<ConfigMap>::from(ObjectMeta::default()));

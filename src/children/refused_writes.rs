@@ -7,7 +7,7 @@
 //!   200 ms … 30 s later                       PATCH persistentvolumeclaims/data-db-0
 //! ```
 
-use std::{collections::HashMap, sync::Mutex, time::Duration};
+use std::{borrow::Borrow, collections::HashMap, sync::Mutex, time::Duration};
 
 use tokio::time::Instant;
 
@@ -34,26 +34,26 @@ struct RefusedWrite {
 
 impl RefusedWrites {
     /// Runs something that ends in a write, unless the API server has refused this write and its pause is not over.
-    pub(super) async fn tried<T>(
+    pub(super) async fn tried<T, E: Borrow<Error> + From<Error>>(
         &self,
         owner: &Uid,
         write: String,
-        writing: impl Future<Output = Result<T, Error>>,
-    ) -> Result<T, Error> {
+        writing: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
         if let Some(error) = self.pending(owner, &write) {
-            return Err(error);
+            return Err(error.into());
         }
         let result = writing.await;
         // Any other failure is one of the whole reconcile.
         match &result {
-            Err(error) if Refusal::of(error).is_some() => self.refused(owner, write, error),
+            Err(error) if Refusal::of(error.borrow()).is_some() => self.refused(owner, write, error.borrow()),
             Ok(_) | Err(_) => self.accepted(owner, &write),
         }
         result
     }
 
     /// Why a write was refused, if its pause is not over.
-    fn pending(&self, owner: &Uid, write: &str) -> Option<Error> {
+    pub(super) fn pending(&self, owner: &Uid, write: &str) -> Option<Error> {
         let by_owner = locked(&self.by_owner);
         let refused = by_owner.get(owner)?.get(write)?;
         (refused.until > Instant::now()).then(|| refused.error.clone())

@@ -79,7 +79,7 @@ impl<K: Resource> Statuses<K> {
     }
 
     /// The number of objects by the name, the status and the reason of each condition.
-    pub(crate) fn conditions(&self, objects: &Watch<K>) -> BTreeMap<[SmolStr; 3], i64> {
+    pub(crate) fn count_conditions(&self, objects: &Watch<K>) -> BTreeMap<[SmolStr; 3], i64> {
         let mut all = BTreeMap::new();
         let mut count =
             |condition: [&SmolStr; 3]| *all.entry(condition.map(SmolStr::clone)).or_default() += 1;
