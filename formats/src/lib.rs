@@ -5,6 +5,7 @@
 //! quantity  128Mi, 0.5, 1e3
 //! schedule  */15 9-17 * * mon-fri
 //! time      2026-11-21T07:14:34+01:00, 1h30m
+//! names     of objects, labels and their values
 //! ```
 
 pub mod names;

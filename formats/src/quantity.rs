@@ -78,7 +78,9 @@ impl Quantity {
         let (number, suffix) = text.split_at(text.find(|c| !is_number(c)).unwrap_or(text.len()));
         let unsigned = number.strip_prefix(['+', '-']).unwrap_or(number);
         let (whole, fraction) = unsigned.split_once('.').unwrap_or((unsigned, ""));
-        let is_valid = !(whole.is_empty() && fraction.is_empty()) && unsigned.len() <= DIGITS_MAX;
+        let is_valid = !(whole.is_empty() && fraction.is_empty())
+            && unsigned.len() <= DIGITS_MAX
+            && [whole, fraction].iter().all(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()));
         let whole = whole.trim_start_matches('0');
         let digits = format!("{}{fraction}", if whole.is_empty() { "0" } else { whole });
         let mut mantissa = digits.parse::<u128>().ok().filter(|_| is_valid)?.cast_signed();
@@ -231,7 +233,7 @@ mod tests {
         for good in ["1", "100m", "1.5Gi", "-3", "+.5", "1e3", "2E-3", "5E"] {
             assert!(quantity(&json!(good)).is_some(), "{good}");
         }
-        for bad in ["", "many", "1x", "--1", "1 Gi", "Gi"] {
+        for bad in ["", "many", "1x", "--1", "++1", "-+1", "1 Gi", "Gi"] {
             assert_eq!(quantity(&json!(bad)), None, "{bad}");
         }
         let exponents = ["1e2147483647", "1e-2147483648", "0e-999", "1e4000000000"];

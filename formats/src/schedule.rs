@@ -68,13 +68,12 @@ const DESCRIPTORS: [(&str, &str); 7] = [
 ];
 
 /// A schedule that has no time within five years has none: `0 0 31 2 *`.
-const DAYS_MAX: u64 = 5 * 366;
+const SEARCH_DAYS_MAX: u64 = 5 * 366;
 
 /// The days in which the longest pause is looked for, counted from the epoch: the years from 2024 to 2032, of which three are leap years.
-const DAYS: Range<u64> = 19_723..23_011;
+const SAMPLE_DAYS: Range<u64> = 19_723..23_011;
 
-/// The minutes of a day.
-const DAY: u64 = 24 * 60;
+const DAY_MINUTES: u64 = 24 * 60;
 
 impl Schedule {
     /// Parses a schedule, as `ParseStandard` does.
@@ -127,11 +126,11 @@ impl Schedule {
         };
         // The next whole minute.
         let first = secs / 60 + 1;
-        for day in first / DAY..first / DAY + DAYS_MAX {
+        for day in first / DAY_MINUTES..first / DAY_MINUTES + SEARCH_DAYS_MAX {
             if fields.is_on(day)
-                && let Some(minute) = fields.times().find(|minute| day * DAY + minute >= first)
+                && let Some(minute) = fields.times().find(|minute| day * DAY_MINUTES + minute >= first)
             {
-                return Some(at((day * DAY + minute) * 60));
+                return Some(at((day * DAY_MINUTES + minute) * 60));
             }
         }
         None
@@ -146,9 +145,9 @@ impl Schedule {
         let times: Vec<u64> = fields.times().collect();
         let (first, last) = (times.first()?, times.last()?);
         let mut longest = times.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or_default();
-        let days: Vec<u64> = DAYS.filter(|day| fields.is_on(*day)).collect();
+        let days: Vec<u64> = SAMPLE_DAYS.filter(|day| fields.is_on(*day)).collect();
         for pair in days.windows(2) {
-            longest = longest.max((pair[1] - pair[0]) * DAY + first - last);
+            longest = longest.max((pair[1] - pair[0]) * DAY_MINUTES + first - last);
         }
         (!days.is_empty()).then(|| Duration::from_secs(longest * 60))
     }
@@ -157,24 +156,34 @@ impl Schedule {
 impl Fields {
     /// The minutes of a day that match.
     fn times(&self) -> impl Iterator<Item = u64> {
-        (0..DAY).filter(|minute| has(self.hours, minute / 60) && has(self.minutes, minute % 60))
+        (0..DAY_MINUTES).filter(|minute| has(self.hours, minute / 60) && has(self.minutes, minute % 60))
     }
 
     /// Whether a day, counted from the epoch, matches.
     fn is_on(&self, day: u64) -> bool {
-        // 2026-11-21T…
-        let date = SystemTime::UNIX_EPOCH + Duration::from_secs(day * DAY * 60);
-        let date = humantime::format_rfc3339_seconds(date).to_string();
-        let part = |range| date.get(range).and_then(|digits: &str| digits.parse().ok()).unwrap_or(0);
+        let (month, date) = month_and_date(day);
         // The first day of the epoch was a Thursday.
-        let (in_dates, in_weekdays) = (has(self.dates, part(8..10)), has(self.weekdays, (day + 4) % 7));
+        let (in_dates, in_weekdays) = (has(self.dates, date), has(self.weekdays, (day + 4) % 7));
         // With both restricted, either of them is enough.
         let is_day = match (self.dates | self.weekdays) & ANY != 0 {
             true => in_dates && in_weekdays,
             false => in_dates || in_weekdays,
         };
-        has(self.months, part(5..7)) && is_day
+        has(self.months, month) && is_day
     }
+}
+
+/// The month and the date of a day, counted from the epoch. A year begins in March here, so that its last day may be February 29th:
+/// <https://howardhinnant.github.io/date_algorithms.html#civil_from_days>.
+fn month_and_date(day: u64) -> (u64, u64) {
+    const DAYS_OF_400_YEARS: u64 = 146_097;
+    // From the first of March of the year 0.
+    let day = (day + 719_468) % DAYS_OF_400_YEARS;
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let date = day - (153 * month + 2) / 5 + 1;
+    (if month < 10 { month + 3 } else { month - 9 }, date)
 }
 
 fn has(bits: u64, value: u64) -> bool {

@@ -5,6 +5,9 @@ use std::time::{Duration, SystemTime};
 /// Why a text is not a time.
 pub use humantime::TimestampError;
 
+/// The first second that RFC 3339 cannot name, counted from the epoch.
+const YEAR_10000: u64 = 253_402_300_800;
+
 /// Parses RFC 3339, also with an offset, which humantime does not accept.
 ///
 /// # Errors
@@ -15,7 +18,7 @@ pub fn parse_time(text: &str) -> Result<SystemTime, TimestampError> {
     else {
         return humantime::parse_rfc3339(text);
     };
-    if ![h10, h1, m10, m1].iter().all(u8::is_ascii_digit) {
+    if ![h10, h1, m10, m1].iter().chain(local.last()).all(u8::is_ascii_digit) {
         return Err(TimestampError::InvalidDigit);
     }
     let [hours, minutes] = [(h10, h1), (m10, m1)].map(|(tens, ones)| (tens - b'0') * 10 + (ones - b'0'));
@@ -26,7 +29,8 @@ pub fn parse_time(text: &str) -> Result<SystemTime, TimestampError> {
     let offset = Duration::from_secs(u64::from(hours) * 3600 + u64::from(minutes) * 60);
     let local = humantime::parse_rfc3339(&format!("{}Z", &text[..local.len()]))?;
     let time = if sign == b'+' { local.checked_sub(offset) } else { local.checked_add(offset) };
-    time.ok_or(TimestampError::OutOfRange)
+    let range = SystemTime::UNIX_EPOCH..SystemTime::UNIX_EPOCH + Duration::from_secs(YEAR_10000);
+    time.filter(|time| range.contains(time)).ok_or(TimestampError::OutOfRange)
 }
 
 /// Parses a duration such as `1h30m`, as Go programs write it; `0` needs no unit. `None` if it is malformed, or longer
@@ -64,12 +68,22 @@ mod tests {
         let utc = humantime::parse_rfc3339("2026-11-21T08:00:00Z");
         let same = ["2026-11-21T08:00:00Z", "2026-11-21T09:30:00+01:30", "2026-11-21T06:30:00.0-01:30"];
         assert_eq!(same.map(parse_time), [utc; 3]);
-        for bad in
-            ["2026-11-21T08:00:00", "2026-11-21 08:00:00+01:00", "2026-11-21T08:00:00+0x:00", "é+01:00"]
-        {
+        for bad in [
+            "2026-11-21T08:00:00",
+            "2026-11-21 08:00:00+01:00",
+            "2026-11-21T08:00:00+0x:00",
+            "é+01:00",
+            "2026-11-21T08:00:00Z+01:00",
+        ] {
             assert!(parse_time(bad).is_err(), "{bad}");
         }
-        for far in ["1734-08-16T10:53:44Z", "2026-11-21T08:00:00+25:00", "1734-08-16T10:53:44-00:30"] {
+        for far in [
+            "1734-08-16T10:53:44Z",
+            "2026-11-21T08:00:00+25:00",
+            "1734-08-16T10:53:44-00:30",
+            "1970-01-01T00:30:00+01:00",
+            "9999-12-31T23:30:00-01:00",
+        ] {
             assert_eq!(parse_time(far), Err(TimestampError::OutOfRange), "{far}");
         }
     }
