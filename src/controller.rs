@@ -100,8 +100,8 @@ pub struct Controller<O: Operator> {
     large: tokio::sync::Mutex<()>,
 }
 
-/// What the listeners of the watches share with the workers. The listeners come first: an operator has the children that the [`Builder`]
-/// watches.
+/// What the listeners of the watches share with the workers. The [`Builder`] makes it before the operator exists, which has the children
+/// that the Builder watches.
 struct Shared<K> {
     cluster: Cluster,
     objects: Watch<K>,
@@ -278,7 +278,7 @@ impl<O: Operator> Controller<O> {
         next.and_then(|next| deleted.map(|()| next))
     }
 
-    /// Does what an object needs. Boxed as its own type, so that the binary has the code of an operator once, for each caller.
+    /// Does what an object needs. Boxed as its own type, so that the binary has the code of an operator once, not once for each caller.
     fn reconcile_found<'a>(&'a self, key: &'a Key, found: Option<Found<O::Kind>>) -> Reconciling<'a> {
         Box::pin(self.reconcile_due(key, self.due(found.as_ref())))
     }
@@ -343,7 +343,7 @@ impl<K: Resource> Observed for Shared<K> {
     }
 
     fn conditions(&self) -> BTreeMap<[SmolStr; 3], i64> {
-        self.statuses.as_ref().map(|statuses| statuses.conditions(&self.objects)).unwrap_or_default()
+        self.statuses.as_ref().map(|statuses| statuses.count_conditions(&self.objects)).unwrap_or_default()
     }
 }
 
@@ -409,7 +409,9 @@ impl<K: Resource> Shared<K> {
             }
             Change::Deleted { last, source } => {
                 let key = last.metadata().key();
-                self.tombstones.add(key.clone(), last, *source);
+                if self.cluster.shard().has(&last.metadata().uid) {
+                    self.tombstones.add(key.clone(), last, *source);
+                }
                 self.queue.add(&key, Urgency::Intent);
             }
             Change::Synced => self.release(scope),

@@ -215,7 +215,7 @@ pub mod testing;
 #[cfg(test)]
 mod captured_log;
 
-/// Parts that no operator needs, but the tests of one without a server, `study`, the binary, a benchmark or a server in the process.
+/// Not for operators: for tests without a server, `study`, the binary, benchmarks, and servers in the process.
 #[doc(hidden)]
 pub mod advanced {
     pub use crate::{

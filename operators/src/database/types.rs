@@ -147,7 +147,7 @@ impl DatabaseSpec {
 /// A whole number of Gi. The API server writes `2048Gi` as `2Ti`.
 pub(super) fn gib(quantity: &str) -> Option<u64> {
     let gib = listwatch_formats::quantity::quantity(&quantity.into())? / f64::from(1 << 30);
-    (gib.fract() == 0.0).then_some(gib as u64)
+    (gib >= 0.0 && gib.fract() == 0.0).then_some(gib as u64)
 }
 
 /// The observed state of the database.
