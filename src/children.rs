@@ -104,7 +104,7 @@ impl<K: Resource + Serialize> Children<K> {
     /// The fields at these paths are ours, too: if the desired child does not have them, they are removed from the live one. Declare so
     /// each field that the desired child has only sometimes. A path is a JSON pointer, with `*` for each item of a list that the desired
     /// child has: `/spec/template/spec/containers/*/args`. For a field that other writers may set until `desired` does, see
-    /// [`ObjectMeta::also_owning`].
+    /// [`ObjectMeta::also_owning`](crate::resource::ObjectMeta::also_owning).
     #[must_use]
     pub fn owning(mut self, owning: &[&'static str]) -> Children<K> {
         self.owning.extend(owning);

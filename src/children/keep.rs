@@ -80,7 +80,7 @@ impl<O: Resource, K: Resource + Serialize> Keep<'_, O, K> {
     pub(super) async fn missing(&self) -> Step<K> {
         let Children { cluster, refused, .. } = self.children;
         let name = self.name();
-        let create = || self.tried(&name, self.create());
+        let create = || self.unless_refused(&name, self.create());
         if self.stage == Stage::New {
             match create().await {
                 Err(failure) if failure.error.is_already_exists() => {}
@@ -158,11 +158,11 @@ impl<O: Resource, K: Resource + Serialize> Keep<'_, O, K> {
             return Ok((Child::Kept(live), None));
         }
         let change = write::change::<K>(&self.key, paths(&operations));
-        let patched = self.tried(&change, self.patch(&live, operations)).await;
+        let patched = self.unless_refused(&change, self.patch(&live, operations)).await;
         patched.map_err(|failure| Failure { live: failure.live.or(Some(live)), ..failure })
     }
 
-    /// Patches what differs, but for what admission changes, and compares the answer.
+    /// Patches what differs, unless admission alone has made it differ, and compares the answer.
     async fn patch(&self, live: &Arc<K>, operations: Vec<Value>) -> Step<K> {
         let mut differences = self.not_by_admission(live, &operations).await?;
         if differences.is_empty() {
@@ -231,7 +231,7 @@ impl<O: Resource, K: Resource + Serialize> Keep<'_, O, K> {
                 false => Ok((Child::OwnerGone, None)),
             }
         };
-        self.tried("replace", replaced).await
+        self.unless_refused("replace", replaced).await
     }
 
     /// Adopts an object that has the annotation, and then corrects it. Not if the owner no longer exists on the API server, or is
@@ -256,17 +256,17 @@ impl<O: Resource, K: Resource + Serialize> Keep<'_, O, K> {
             let (child, write) = self.correct(adopted).await?;
             Ok((child, write.or(Some(Write::Updated(change)))))
         };
-        self.tried("adopt", adopted).await
+        self.unless_refused("adopt", adopted).await
     }
 
     /// Runs a step that may write, unless the API server has just refused that write.
-    fn tried(
+    fn unless_refused(
         &self,
         what: &str,
         step: impl Future<Output = Step<K>> + Send,
     ) -> impl Future<Output = Step<K>> + Send {
         // Boxed: a step may have others in it, and each would be as large as all of them.
-        self.children.refused.tried(&self.owner.metadata().uid, self.id(what), Box::pin(step))
+        self.children.refused.unless_refused(&self.owner.metadata().uid, self.id(what), Box::pin(step))
     }
 
     /// The text that identifies a write of this child.

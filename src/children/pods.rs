@@ -284,7 +284,7 @@ impl ContainerStatus {
 
 /// The age of a time. `None`: not a time, or the time is in the future.
 fn age(time: &str, now: SystemTime) -> Option<Duration> {
-    now.duration_since(humantime::parse_rfc3339(time).ok()?).ok()
+    now.duration_since(listwatch_formats::time::parse_time(time).ok()?).ok()
 }
 
 /// `exited with code 1 (Error)`, and its termination message.
@@ -419,7 +419,7 @@ mod tests {
     }
 
     fn trouble_of(pods: &[PodDetails]) -> Option<String> {
-        let now = humantime::parse_rfc3339("2026-11-22T06:40:00Z").expect("a time");
+        let now = listwatch_formats::time::parse_time("2026-11-22T06:40:00Z").expect("a time");
         let trouble = trouble(pods, &[], now)?;
         Some(format!("{}: {}", trouble.reason, trouble.message))
     }

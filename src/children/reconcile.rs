@@ -129,7 +129,7 @@ impl<K: Resource> Reconcile<K> {
         self.noting(async move {
             let write = write::id(owner, key, &write::name::<C>(key));
             let created = once::created(cluster, seen, owner, key, self.stage, desired);
-            refused.tried(&owner.metadata().uid, write, created).await.into()
+            refused.unless_refused(&owner.metadata().uid, write, created).await.into()
         })
     }
 
@@ -144,7 +144,7 @@ impl<K: Resource> Reconcile<K> {
             let key = live.key();
             let write = write::id(owner, &key, &write::change::<C>(&key, paths(&operations)));
             let patched = once::patched(cluster, Arc::clone(&live), operations);
-            let patched = refused.tried(&owner.metadata().uid, write, patched).await;
+            let patched = refused.unless_refused(&owner.metadata().uid, write, patched).await;
             patched.map_err(|failure| Failure { live: Some(live), ..failure }).into()
         })
     }
@@ -155,7 +155,9 @@ impl<K: Resource> Reconcile<K> {
         let owner = &*self.object;
         let write = write::id(owner, key, &format!("delete {}", write::name::<C>(key)));
         let discarded = keep::discard(children, owner, key, self.stage);
-        if let Err(error) = self.reporter.refused.tried(&owner.metadata().uid, write, discarded).await {
+        if let Err(error) =
+            self.reporter.refused.unless_refused(&owner.metadata().uid, write, discarded).await
+        {
             let mut outcomes = Outcomes::default();
             outcomes.add::<K, C>(&Child::Failed { error, live: None });
             locked(&self.noted).new.insert(turn, outcomes);

@@ -34,7 +34,7 @@ struct RefusedWrite {
 
 impl RefusedWrites {
     /// Runs something that ends in a write, unless the API server has refused this write and its pause is not over.
-    pub(super) async fn tried<T, E: Borrow<Error> + From<Error>>(
+    pub(super) async fn unless_refused<T, E: Borrow<Error> + From<Error>>(
         &self,
         owner: &Uid,
         write: String,
@@ -126,7 +126,7 @@ mod tests {
                 is_sent = true;
                 answer
             };
-            let result = refused.tried(owner, write.to_owned(), sending).await;
+            let result = refused.unless_refused(owner, write.to_owned(), sending).await;
             assert!(is_sent || result.is_err_and(|error| error.code() == Some(403)));
             is_sent
         };

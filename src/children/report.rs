@@ -119,7 +119,7 @@ impl<O: Reported> Reconcile<O> {
         remove_missing(&serde_json::to_value(before)?, &mut patch);
         let (Reporter { cluster, refused, .. }, metadata) = (&*self.reporter, owner.metadata());
         let write = format!("status of generation {}", metadata.generation);
-        match refused.tried(&metadata.uid, write, cluster.patch_status(owner, patch)).await {
+        match refused.unless_refused(&metadata.uid, write, cluster.patch_status(owner, patch)).await {
             Ok(_) => {}
             Err(error) if error.is_not_found() && is_wanted(cluster, owner).await? => {
                 return Err(

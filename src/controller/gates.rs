@@ -7,13 +7,14 @@
 //!   finalizer   being deleted: cleaned up if it has ours, else left alone          Controller::due
 //!   paused      reported, and else left alone until it is deleted                  Controller::due
 //!   watches     not synced: held until they are; failing: reported                 Controller::readiness
+//!   named       the watches that the object names, likewise                        Controller::readiness
 //! ```
 //!
 //! The order matters. A standby opens the watches that it will need as a leader, and does no more. No watch is opened and no request sent
 //! for an object that is not ours. Only the content says whether the operator serves an object and whether it is paused, and the kept
 //! metadata of an object that is too large may lack the finalizers. A pause must not block a deletion, so the finalizer comes first. The
-//! watches come last, because the gates before say which watches matter: a deleted object waits for none that it names, as a forbidden one
-//! would block the deletion for ever.
+//! watches that an object names come last, because the gates before say whether they matter: a deleted object waits for none of them, as a
+//! forbidden one would block the deletion for ever.
 
 use std::{sync::Arc, time::Duration};
 

@@ -7,8 +7,8 @@
 //!   the budget    the objects of one namespace have at most 32 MiB, and all have 64 MiB, over all Stores of the process: `--kept-mib`
 //! ```
 //!
-//! Of any other object it keeps the metadata, as a [`Broken`] with the reason. The object counts as present, and its content is read when
-//! it is reconciled. Bytes are counted on the JSON that came over the wire ([`weight`]).
+//! Of any other object it keeps the metadata, as a [`Broken`] with the reason: the object counts as present. If the budget has no
+//! room, the content is read when the object is reconciled. An object of another shard is not kept at all. Bytes are counted on the JSON that came over the wire ([`weight`]).
 
 use std::{
     collections::HashMap,

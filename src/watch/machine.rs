@@ -243,7 +243,7 @@ impl Machine {
         Effect::Listed
     }
 
-    /// The effect of a line of a watch: the only place where ADDED, MODIFIED and DELETED differ.
+    /// The effect of a line of a watch. Here, ADDED, MODIFIED and DELETED differ.
     pub fn line(&mut self, event: &WatchEvent<&ObjectMeta>) -> Effect {
         self.lines += 1;
         if self.is_streaming() {

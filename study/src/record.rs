@@ -453,7 +453,7 @@ fn journal(text: &str) -> Result<Recorded, String> {
             }
             Err(error) => return Err(format!("line {} is not a write: {error}", index + 1)),
         };
-        let then = event["time"].as_str().and_then(|time| humantime::parse_rfc3339(time).ok());
+        let then = event["time"].as_str().and_then(|time| listwatch_formats::time::parse_time(time).ok());
         let since = then.zip(*began.get_or_insert(then));
         let time = since.and_then(|(then, began)| then.duration_since(began).ok()).unwrap_or_default();
         let mut add = |exchange: usize, what| {
