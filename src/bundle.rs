@@ -86,8 +86,8 @@ pub struct BundleFlags {
     pub replaces: Option<String>,
 }
 
-/// Writes the bundle of an operator that watches [`TARGET_NAMESPACE`], and returns what to do next. `samples` are texts in YAML, besides those of the flags.
-/// Does not overwrite a file unless the flags say so.
+/// Writes the bundle of an operator that watches [`TARGET_NAMESPACE`], and returns what to do next. `samples` are texts in YAML, besides
+/// the samples of the flags. Does not overwrite a file unless the flags say so.
 pub fn write(installation: &Installation, flags: &BundleFlags, samples: &[&str]) -> Result<String, String> {
     let dir = flags.output.clone().unwrap_or_else(|| "bundle".into());
     let files = files(installation, flags, samples)?;
@@ -176,7 +176,7 @@ fn scorecard() -> Value {
     })
 }
 
-/// The samples whose kinds are those of the operator. Others, such as a Secret that one of them names, are left out.
+/// The samples of the operator's kinds. Other objects, such as a Secret that a sample names, are left out.
 fn examples(
     installation: &Installation,
     flags: &BundleFlags,
@@ -249,7 +249,7 @@ impl ClusterServiceVersion<'_> {
                 "name": format!("{name}.v{version}"),
                 "annotations": {
                     "alm-examples": serde_json::to_string_pretty(&self.examples).unwrap_or_default(),
-                    // That of an installation. Other levels are for people to judge: docs/capability-levels.md.
+                    // Every operator that can be installed has this level. Other levels are for people to judge: docs/capability-levels.md.
                     "capabilities": "Basic Install",
                     "containerImage": image,
                 },
@@ -269,7 +269,7 @@ impl ClusterServiceVersion<'_> {
         self.installation.definitions.iter().map(of).collect::<Vec<_>>().join("\n")
     }
 
-    /// That of its least mature stored version.
+    /// The maturity of its least mature stored version.
     fn maturity(&self) -> &'static str {
         let is_any = |stage: &str| {
             let versions = self.installation.definitions.iter().flat_map(served);
@@ -362,7 +362,7 @@ impl ClusterServiceVersion<'_> {
         served(definition).map(of).collect()
     }
 
-    /// The kinds of which the operator creates objects for those of users. The Lease is for itself.
+    /// The kinds of the objects that the operator creates for users' objects. The Lease is for the operator itself.
     fn children(&self) -> Vec<Value> {
         let is_child = |one: &&Permission| {
             one.verbs.contains(&Verb::Create) && one.kind != [""; 2] && one.reach != Reach::OwnNamespace
@@ -385,7 +385,7 @@ fn served(definition: &Value) -> impl Iterator<Item = &Value> {
     versions.filter(|version| version["served"] == true)
 }
 
-/// The fields with a description, also those of objects in them.
+/// The fields with a description, including the fields of nested objects.
 fn descriptors(schema: &Value, above: &str) -> Vec<Value> {
     let mut found = Vec::new();
     for (name, field) in schema["properties"].as_object().into_iter().flatten() {

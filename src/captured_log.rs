@@ -16,8 +16,8 @@ use crate::locked;
 pub(crate) struct CapturedLog {
     bytes: Bytes,
     _guard: DefaultGuard,
-    /// With a single subscriber, tracing asks the first thread that comes to a line whether anybody wants it, which may be that
-    /// of a test without a subscriber.
+    /// With a single subscriber, tracing asks the first thread that comes to a line whether anybody wants it. That thread
+    /// may belong to a test without a subscriber.
     _second: Dispatch,
 }
 

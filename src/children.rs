@@ -70,7 +70,7 @@ pub struct Children<K> {
     last_writes: Arc<LastWrites>,
     /// The children of each owner.
     by_owner: Arc<ByOwner<K>>,
-    /// The path of a label in the selector of new children, which that of a live child may lack.
+    /// The path of a label in the selector of new children. The selector of a live child may lack this label.
     new_in_selector: Option<String>,
     /// The paths of the fields that are removed from a child if the desired one does not have them.
     owning: Vec<&'static str>,
@@ -101,7 +101,7 @@ impl<K: Resource + Serialize> Children<K> {
         Children { new_in_selector: Some(path), ..self }
     }
 
-    /// The fields at these paths are ours, too: if the desired child does not have them, they are removed from the live one. Declare so
+    /// The fields at these paths are also ours: if the desired child does not have them, they are removed from the live one. Declare so
     /// each field that the desired child has only sometimes. A path is a JSON pointer, with `*` for each item of a list that the desired
     /// child has: `/spec/template/spec/containers/*/args`. For a field that other writers may set until `desired` does, see
     /// [`ObjectMeta::also_owning`](crate::resource::ObjectMeta::also_owning).

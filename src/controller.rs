@@ -113,7 +113,7 @@ struct Shared<K> {
     queue: Queue,
     /// Deleted objects, until the cleanup after them has succeeded.
     tombstones: Tombstones<K>,
-    /// Keys whose watches have not all synced. Sorted, to find those of one namespace.
+    /// Keys whose watches have not all synced. Sorted, to find the keys of one namespace.
     held: Mutex<BTreeSet<Key>>,
 }
 
@@ -131,9 +131,9 @@ impl<O: Operator> Controller<O> {
         self
     }
 
-    /// Reconciles only while this leadership is held. It must be that of the [`Cluster`] ([`Cluster::led_by`]). When it ends, the running
-    /// reconciles are dropped; when it begins, all objects are reconciled, as after a start, those that have failed before at the end of
-    /// their pauses.
+    /// Reconciles only while this leadership is held. The [`Cluster`] must have the same leadership ([`Cluster::led_by`]). When it ends,
+    /// the running reconciles are dropped; when it begins, all objects are reconciled, as after a start, those that have failed before at
+    /// the end of their pauses.
     #[must_use]
     pub(crate) fn led_by(mut self, leadership: Leadership) -> Self {
         self.leadership = leadership;

@@ -115,7 +115,7 @@ impl Crd {
         self
     }
 
-    /// The columns of `kubectl get`, by [`column()`] and [`wide`]. They stand between those of each kind.
+    /// The columns of `kubectl get`, by [`column()`] and [`wide`]. They stand between the columns that each kind has.
     #[must_use]
     pub fn columns(mut self, columns: impl IntoIterator<Item = Value>) -> Crd {
         self.columns = columns.into_iter().collect();

@@ -9,16 +9,16 @@
 //!   renewTime: "2026-11-27T10:00:02.000000Z"        # changes every 2 s; no process compares it with its own clock
 //! ```
 //!
-//! With shards, a process holds two Leases while it writes. Its own, with the name of the shard, keeps it apart from the other processes
-//! of the shard. The one without that name, which is that of a process without shards, is held by all processes of so many shards
-//! together, and keeps them apart from those of another number of shards:
+//! With shards, a process holds two Leases while it writes. Its own Lease, with the name of the shard, keeps it apart from the other
+//! processes of the shard. The other Lease has the name that a process without shards uses. All processes with the same number of shards
+//! hold it together; it keeps them apart from processes with another number of shards:
 //!
 //! ```text
 //! web-operator.example.com-0-of-3    holderIdentity: web-operator-6d8f-x2x9k_5f0c…
 //! web-operator.example.com           holderIdentity: 3-shards
 //! ```
 //!
-//! The record is that of client-go, so that an operator in Go and one of this library exclude each other. See
+//! The record has client-go's format, so that an operator in Go and one of this library exclude each other. See
 //! <https://kubernetes.io/docs/concepts/architecture/leases/#leader-election>.
 //!
 //! - Each write of the Lease names the version that it replaces. If two processes want it, the API server refuses one.
@@ -63,17 +63,17 @@ use crate::{
 
 /// A pause is up to so much longer than [`LeaderElection::retry_period`], so that standbys do not all ask at the same time. As client-go's.
 const JITTER: f64 = 1.2;
-/// How often to try to write at once, if other processes that hold the Lease, too, have written it meanwhile.
+/// How often to try to write at once, if other processes that share the Lease have written it meanwhile.
 const ATTEMPTS_MAX: usize = 5;
 /// How long to try to give the Lease back. The kubelet kills a Pod 30 s after SIGTERM, of which the reconciles and Events take 27.
 const RELEASE_LIMIT: Duration = Duration::from_secs(2);
 
-/// How leaders are elected. The default times are those of client-go's users, such as controller-runtime.
+/// How leaders are elected. The default times are the same as in controller-runtime and other users of client-go.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaderElection {
-    /// The namespace of the Leases. `None`: that of the service account or of the context.
+    /// The namespace of the Leases. `None`: the service account's or the context's.
     pub namespace: Option<String>,
-    /// The name of the Lease. `None`: that of the controller, `web-operator.example.com` for `example.com/web-operator`. Processes that watch
+    /// The name of the Lease. `None`: the controller's, `web-operator.example.com` for `example.com/web-operator`. Processes that watch
     /// other namespaces need another name, because they must not wait for each other.
     pub name: Option<String>,
     /// How long others wait after the last renewal. In whole seconds.
@@ -220,7 +220,7 @@ impl Elector {
         (elector, leadership)
     }
 
-    /// Competes for the Lease until `work` ends, and gives it back, unless other processes hold it, too.
+    /// Competes for the Lease until `work` ends, and gives it back, unless other processes also hold it.
     pub(crate) async fn during(mut self, work: impl Future<Output = ()>) {
         let writing = Arc::clone(&self.writing);
         let mut competing = Box::pin(self.compete());
@@ -383,7 +383,7 @@ impl Elector {
         // No `Instant` is later than a time that is too far away: it is as good as never.
         let end = since.checked_add(duration).unwrap_or(*since + Duration::from_secs(u32::MAX.into()));
         // A Lease that was deleted still binds those who have seen it, because its holder may not know yet. A holder that is there renews
-        // it in this time. That of a deleted Lease with a duration of years is not.
+        // the Lease within `lease_duration`. So nobody waits longer, even if the deleted Lease has a duration of years.
         let end = self.gone_since.map_or(end, |gone| end.min(gone + self.settings.lease_duration));
         (Instant::now() < end).then_some(end)
     }

@@ -37,7 +37,7 @@ pub enum Format {
 }
 
 /// Sends log lines to standard error from now on. The variable `RUST_LOG` has the levels, such as
-/// `info,listwatch::watch=trace`; without it, the level is info, and that of OpenTelemetry warn. An error if there is a log already.
+/// `info,listwatch::watch=trace`; without it, the level is info, and warn for OpenTelemetry. An error if there is a log already.
 ///
 /// ```
 /// listwatch::log::start().expect("the first log");

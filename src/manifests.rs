@@ -1,7 +1,7 @@
 //! Everything to install for an operator: its Namespace, definitions, account, roles, Deployment and PodDisruptionBudget, as YAML for
 //! `kubectl apply -f -`.
 //!
-//! The objects that look the same for each operator are those of `manifests/base`, where they are explained. The roles follow from what
+//! The objects that look the same for each operator come from `manifests/base`, where they are explained. The roles follow from what
 //! the controllers do ([`rbac`]).
 
 mod yaml;
@@ -164,7 +164,7 @@ fn label(object: &mut Value, name: &str) {
     object["metadata"]["labels"][NAME_LABEL] = name.into();
 }
 
-/// The roles for users of a kind, with a prefix of their names: another kind may have the same name, and a built-in role too, such as
+/// The roles for users of a kind, with a prefix of their names: another kind or a built-in role may have the same name, such as
 /// `cluster-admin`. Each is a part of the built-in role `admin`, `edit` or `view`:
 /// <https://kubernetes.io/docs/reference/access-authn-authz/rbac/#aggregated-clusterroles>.
 #[must_use]

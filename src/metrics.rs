@@ -6,8 +6,9 @@
 //! workqueue_depth{name="mywebserver",controller="mywebserver"} 0
 //! ```
 //!
-//! - A [`Client`](crate::client::Client) has the [`Metrics`], so that each part of the process that has a client can count. Those of
-//!   controllers, workqueues, requests and leaders have the names of controller-runtime and client-go, which existing dashboards know.
+//! - A [`Client`](crate::client::Client) has the [`Metrics`], so that each part of the process that has a client can count. The
+//!   metrics of controllers, workqueues, requests and leaders have the names of controller-runtime and client-go, which existing dashboards
+//!   know.
 //! - Gauges are computed at each scrape, from the state of the process.
 //! - Each label has few values: no name of an object or of a namespace, and no text of an error.
 //!
@@ -55,7 +56,8 @@ const RECONCILE_BUCKETS: [f64; 40] = [
     1.5, 1.75, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 15.0, 20.0, 25.0, 30.0, 40.0,
     50.0, 60.0,
 ];
-/// Most reasons of one kind with series of their own, for `Ready` and for all other conditions: those of most objects. Whoever may write a status may write any reason.
+/// Most reasons of one kind with series of their own, for `Ready` and for all other conditions: the most frequent ones. A status can have
+/// any reason that a writer chooses.
 const REASONS_MAX: usize = 50;
 
 type LabelPairs<const N: usize> = [(&'static str, String); N];
@@ -119,7 +121,7 @@ pub(crate) struct ControllerMetrics {
     pub(crate) workers: Gauge,
 }
 
-/// The counts of one workqueue. Nobody reads those of the default.
+/// The counts of one workqueue. Nobody reads the counts of the default.
 #[derive(Debug)]
 pub(crate) struct QueueMetrics {
     pub(crate) adds: Counter,

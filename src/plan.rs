@@ -142,7 +142,7 @@ fn shown(object: &Value, part: Part) -> Value {
     if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
         metadata.retain(|field, _| !NOISE.contains(&&**field));
         if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
-            // The whole object once more, also that of a Secret.
+            // The whole object once more, even with the data of a Secret.
             annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
         }
         let owners = metadata.get_mut("ownerReferences").and_then(Value::as_array_mut);
@@ -214,7 +214,7 @@ impl Planning {
         locked(&self.given).as_ref().is_some_and(|all| !all.iter().any(Given::is_a::<K>))
     }
 
-    /// The given objects of a kind. `None`: those of the cluster are planned.
+    /// The given objects of a kind. `None`: the objects of the cluster are planned.
     pub(crate) fn given<K: Resource>(&self) -> Option<Vec<Given>> {
         Some(locked(&self.given).as_mut()?.extract_if(.., |given| given.is_a::<K>()).collect())
     }

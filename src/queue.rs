@@ -38,7 +38,7 @@ const BACKOFF: Backoff = Backoff { first: Duration::from_millis(200), cap: Durat
 const CAP_EACH: Duration = Duration::from_millis(25);
 const CAP_MAX: Duration = Duration::from_secs(60);
 
-/// The longest pause that an operator can ask for. A time that is too far away would be no `Instant`.
+/// The longest pause that an operator can ask for. A time that is too far away does not fit into an `Instant`.
 const PAUSE_MAX: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
 /// Intents handed out in a row while other keys wait. Intents go first because a user waits for them. Without a limit,

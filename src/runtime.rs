@@ -158,7 +158,7 @@ impl Setup {
         self.build(operator, Some(Statuses::of_kind()))
     }
 
-    /// [`Setup::kind`], for a kind without conditions in its status, such as a Namespace. Its only Events are those of the operator.
+    /// [`Setup::kind`], for a kind without conditions in its status, such as a Namespace. Its only Events are the operator's own.
     #[must_use]
     pub fn kind_without_status<K: Resource>(&self, operator: &str) -> Builder<K> {
         self.build(operator, None)
@@ -248,8 +248,8 @@ impl Runtime {
         Runtime { lists, ..self }
     }
 
-    /// How much the objects may have whose content is kept, in MiB, over all Stores; those of one namespace half of it. The memory limit
-    /// of the process must be twice as much.
+    /// Sets the limit for all objects whose content is kept, in MiB, over all Stores; half of it for each namespace. The memory limit of
+    /// the process must be twice as much.
     #[must_use]
     pub fn kept_mib(self, kept_mib: u32) -> Runtime {
         Runtime { kept_mib, ..self }
@@ -267,7 +267,7 @@ impl Runtime {
         Runtime { probes: Some(address), ..self }
     }
 
-    /// Serves `/metrics` at this address. [`Client::metrics`] adds those of an operator.
+    /// Serves `/metrics` at this address. [`Client::metrics`] adds an operator's own metrics.
     #[must_use]
     pub fn metrics(self, address: SocketAddr, security: MetricsSecurity) -> Runtime {
         Runtime { metrics: Some((address, security)), ..self }
@@ -288,8 +288,8 @@ impl Runtime {
         Ok(Runtime { leader_election: Some(settings), ..self })
     }
 
-    /// Reconciles only the objects in this shard; other processes have the other shards. Needs leader election, whose Leases keep two
-    /// processes of one shard apart, and also those of another number of shards: see [`leader`].
+    /// Reconciles only the objects in this shard; other processes have the other shards. Needs leader election: its
+    /// Leases keep apart two processes of one shard, and processes with different numbers of shards. See [`leader`].
     ///
     /// The watches of [`Setup::kind`] then have only the objects of the shard. An operator that must know other objects of its kind,
     /// for example because several of them write to one place, cannot be divided.
@@ -299,7 +299,8 @@ impl Runtime {
     }
 
     /// Adds a controller. `name` is the `reportingController` of its Events, a qualified name such as
-    /// `example.com/web-operator`; with leader election, also that of its Lease, so unique. Controllers that watch the same kind in the same scope share the watch.
+    /// `example.com/web-operator`. With leader election, `name` must be unique, because it also names the Lease. Controllers that watch the
+    /// same kind in the same scope share the watch.
     #[must_use]
     pub fn controller<O: Operator>(
         mut self,

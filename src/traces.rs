@@ -6,7 +6,7 @@
 //! └─ PATCH                 url.full=https://…/apis/example.com/v1/namespaces/default/pages/about/status?…
 //! ```
 //!
-//! Names of attributes are those of the semantic conventions: <https://opentelemetry.io/docs/specs/semconv/http/http-spans/>.
+//! Names of attributes follow the semantic conventions: <https://opentelemetry.io/docs/specs/semconv/http/http-spans/>.
 //! A request outside of a reconcile, such as a list or watch of the cache, has no span. A build without the feature `otel` has
 //! `not_traced.rs` in place of this module.
 

@@ -2,7 +2,7 @@
 //! ownerReferences, as Velero does, and its owners have other uids.
 //!
 //! ```text
-//! kubectl -n default annotate deployments/mws-web k8sobjects.gsa.com/adopt=true     # the group is that of the owner
+//! kubectl -n default annotate deployments/mws-web k8sobjects.gsa.com/adopt=true     # the owner's group
 //! ```
 //!
 //! Without the annotation, nothing is adopted: a user may have removed the ownerReference, to keep the child after its owner is

@@ -161,7 +161,7 @@ impl LastWrites {
     }
 }
 
-/// The hash of a desired state. As JSON, its fields are in order, also those of a `HashMap`.
+/// The hash of a desired state. As JSON, its fields are in order, even if it contains a `HashMap`.
 fn hash(desired: &impl Serialize) -> u64 {
     let mut hasher = DefaultHasher::new();
     serde_json::to_value(desired).unwrap_or_default().hash(&mut hasher);
@@ -196,7 +196,7 @@ mod tests {
         mutations.learn(&owner(1), &a, one.clone());
         assert_eq!(mutations.not_by_admission(&owner(1), &a, one.clone()), []);
         assert_eq!(mutations.mutations(&owner(1), &a), ["/spec/type: \"ClusterIP\" became \"NodePort\""]);
-        // Another child with the same owner was forgotten, too, and so deleted and created without end.
+        // Another child with the same owner was also forgotten, and so deleted and created without end.
         assert_eq!(mutations.not_by_admission(&owner(1), &b, vec![]), []);
         assert_eq!(mutations.not_by_admission(&owner(1), &a, one.clone()), []);
         // A new spec is written.

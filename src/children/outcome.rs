@@ -26,7 +26,7 @@ pub enum Stage {
     New,
     /// The owner's spec has changed since its status was written.
     Changed,
-    /// The status is that of the present spec.
+    /// The status was written for the present spec.
     Settled,
 }
 

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! A Deployment counts its Pods, but does not report why they fail. A watch of Pods would cost memory and a stream for
-//! data that is rarely needed. So the Pods are listed, and only those of an object that has not been ready for a while.
+//! data that is rarely needed. So the Pods are listed, and only for an object that has not been ready for a while.
 //! Some states alternate (a pull fails, then backs off; the back-off grows). They are reported with one constant
 //! message, so that the status is not rewritten.
 
@@ -90,8 +90,8 @@ pub struct PodsOf<'a> {
     pub containers: &'a [Container],
     /// The Pod for which the others wait: its trouble comes before theirs, also if it has an earlier template.
     pub first: Option<&'a str>,
-    /// A trouble that no status of a Pod shows: for example, that some of them do not exist. Reported if there was one at the look before,
-    /// too: a Pod that is being replaced is missing for a moment.
+    /// A trouble that no status of a Pod shows: for example, that some of them do not exist. Reported only if the look
+    /// before also found one: a Pod that is being replaced is missing for a moment.
     pub unseen: Option<Trouble>,
 }
 
@@ -107,7 +107,7 @@ pub struct Trouble {
 }
 
 impl Trouble {
-    /// A trouble that this library does not know, after those of a single Pod that it does.
+    /// A trouble that this library does not know. It ranks after a failed pull or a crash loop.
     #[must_use]
     pub fn new(reason: &str, message: String) -> Trouble {
         let rank = match reason {
@@ -194,7 +194,7 @@ impl PodDetails {
             return Some(Trouble::new(reason, format!("no node for a Pod: {message}")));
         }
         // Readiness does not count for init containers: an ordinary one is not ready before it has ended, and its
-        // status looks like that of a sidecar.
+        // status looks like a sidecar's.
         let init = init_container_statuses.iter().filter_map(|container| container.failure(now));
         let main = container_statuses.iter();
         let main = main.filter_map(|container| container.failure(now).or_else(|| container.unready(now)));
@@ -493,8 +493,8 @@ mod tests {
         assert_eq!(unready("ContainersNotReady", ""), None, "the container says why");
     }
 
-    /// With one replica, both Pods stay until the new Pod is available. The trouble of the old Pod hid that of the new
-    /// one.
+    /// With one replica, both Pods stay until the new Pod is available. The old Pod's trouble hid the new
+    /// Pod's.
     #[test]
     fn of_pods_of_two_templates_those_of_the_wanted_one_are_reported() {
         let containers = |image: &str| serde_json::from_value(json!([{"name": "web", "image": image}]));

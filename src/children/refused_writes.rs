@@ -149,7 +149,7 @@ mod tests {
         assert_eq!(locked(&refused.by_owner)[&owner].len(), 1);
         advance(BACKOFF.cap).await;
         tried(&owner, "shrink", Ok(())).await;
-        // A conflict is no refusal.
+        // A conflict is not a refusal.
         tried(&owner, "grow", Err(error(409))).await;
         assert!(locked(&refused.by_owner).is_empty());
     }

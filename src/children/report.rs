@@ -40,7 +40,7 @@ impl<O: Reported> Reconcile<O> {
         let (kept, desired) = (workload.kept().map(|live| live.rollout()), desired.rollout());
         let waiting = kept.filter(Rollout::waits_for_pods).map(|live| PodsOf {
             generation: live.generation,
-            // A live selector that lacks a label of ours also selects Pods of other writers. The API server chooses that of a Job.
+            // A live selector that lacks a label of ours also selects Pods of other writers. The API server chooses a Job's selector.
             selector: if desired.selector.is_empty() { live.selector } else { desired.selector }.to_string(),
             containers: live.containers,
             first: None,
@@ -84,7 +84,7 @@ impl<O: Reported> Reconcile<O> {
         // Return the error of a child, not a failure to write the status: the cause of the former must be removed first.
         if let Some(error) = outcomes.errors.into_iter().next() {
             let refusal = Refusal::of(&error).unwrap_or(Refusal::Other);
-            // The Event would be refused, too.
+            // The Event would also be refused.
             if !matches!(written, Ok(false)) && refusal != Refusal::NamespaceTerminating {
                 let note = format!("{}: {}", refusal.reason(), refusal.message(&error));
                 self.event(EventType::Warning, "Failed", note);

@@ -45,7 +45,7 @@ fn resets(fields: &[(&str, String)], operations: &[Value], desired: &Value) -> O
     // A Service with neither address nor selector may have families of addresses that the cluster has not. With our selector,
     // they are invalid.
     let policy = json!({"op": "add", "path": "/spec/ipFamilyPolicy", "value": "SingleStack"});
-    // In place of none, the API server chooses that of the cluster.
+    // In place of an empty list, the API server chooses the cluster's family.
     let none = json!({"op": "add", "path": "/spec/ipFamilies", "value": []});
     let first = is_about("/spec/ipFamilies[0]").then_some(none);
     if is_about(IP_FAMILIES) {

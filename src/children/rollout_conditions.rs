@@ -43,7 +43,7 @@ pub struct Rollout<'a> {
     pub(super) asked: Option<i32>,
     /// The number of Pods that there should be.
     wanted: i32,
-    /// Whether the counts are those of our last write. Until then, the status describes an older generation.
+    /// Whether the counts are for our last write, and not for an older generation.
     is_observed: bool,
     /// Pods of this template and of older ones.
     replicas: i32,

@@ -25,8 +25,8 @@ pub struct DeleteOptions {
 impl DeleteOptions {
     fn to_json<K: Resource>(&self) -> Vec<u8> {
         let mut options = json!({ "apiVersion": "v1", "kind": "DeleteOptions" });
-        // By default, the server orphans the dependents of a Job, and those of a ReplicationController, which no operator here
-        // deletes: `DefaultGarbageCollectionPolicy` in kubernetes/pkg/registry.
+        // By default, the server orphans the dependents of a Job or a ReplicationController: `DefaultGarbageCollectionPolicy` in
+        // kubernetes/pkg/registry. No operator here deletes a ReplicationController.
         if (K::GROUP, K::KIND) == ("batch", "Job") {
             options["propagationPolicy"] = "Background".into();
         }

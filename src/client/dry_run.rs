@@ -5,8 +5,8 @@
 //!   DELETE …/deployments/web, {…}         becomes  the same, with {…, "dryRun": ["All"]}
 //! ```
 //!
-//! See <https://kubernetes.io/docs/reference/using-api/api-concepts/#dry-run>: the answer is that of a real write, after defaults, validation and
-//! admission, and nothing is stored.
+//! See <https://kubernetes.io/docs/reference/using-api/api-concepts/#dry-run>: the answer is the same as to a real write, after
+//! defaults, validation and admission, but nothing is stored.
 
 use std::{
     collections::BTreeMap,
@@ -65,7 +65,7 @@ impl DryRun {
         mem::take(&mut locked(&self.writes))
     }
 
-    /// Whether this error is that of a write that was refused, after the first ones.
+    /// Whether this error comes from a refused write. The first `after` writes do not count.
     pub(crate) fn has_noted(&self, after: usize, error: &str) -> bool {
         let writes = locked(&self.writes);
         let mut refused = writes.iter().skip(after).filter_map(|write| write.refused.as_deref());

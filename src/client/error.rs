@@ -78,7 +78,7 @@ impl Error {
         Cause::Other(cause.to_string()).about(verb, object.to_string())
     }
 
-    /// The [`Status`] of the answer, if the server answered with an error. Made from the text if the answer was no JSON.
+    /// The [`Status`] of the answer, if the server answered with an error. Made from the text if the answer was not JSON.
     #[must_use]
     pub fn status(&self) -> Option<&Status> {
         self.0.cause.status()

@@ -58,7 +58,7 @@ impl Error {
     }
 }
 
-/// Decodes an error answer. If the body is no JSON with a message, its text becomes the message.
+/// Decodes an error answer. If the body is not JSON with a message, its text becomes the message.
 pub(super) fn refusal(code: StatusCode, headers: &HeaderMap, body: &[u8], now: SystemTime) -> Cause {
     // No `kind` is asked for: a request that ran into its deadline gets a Status without one.
     #[derive(Deserialize)]
@@ -79,7 +79,7 @@ pub(super) fn refusal(code: StatusCode, headers: &HeaderMap, body: &[u8], now: S
     Cause::Refused { status: Box::new(status), retry_after }
 }
 
-/// The message of an answer that is no Status: of a proxy, or of an overloaded API server.
+/// The message of an answer that is not a Status: of a proxy, or of an overloaded API server.
 fn spoken(code: StatusCode, headers: &HeaderMap, body: &[u8]) -> String {
     if code.is_redirection() {
         let to = headers.get(LOCATION).and_then(|to| to.to_str().ok()).unwrap_or("nowhere");

@@ -53,8 +53,8 @@ use crate::{metrics::Metrics, traces::RequestSpan};
 const REFUSAL_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// How much longer a watch waits for its head if it has an open connection of its own. Some proxies hold the head back until the
-/// first line, and that of a quiet watch is a BOOKMARK after two minutes. With other streams, the server may have too many of
-/// them: see [`Connection::stream_was_late`].
+/// first line, and the first line of a quiet watch is a BOOKMARK after two minutes. With other streams, the server may have too
+/// many of them: see [`Connection::stream_was_late`].
 const FIRST_LINE_MAX: Duration = Duration::from_secs(130);
 
 /// The user agent, by which administrators find our requests in the audit log.

@@ -29,8 +29,8 @@ impl Readiness {
 }
 
 impl<K: Resource> Watch<K> {
-    /// Whether the Stores whose scope includes this key have every object; all Stores, if none includes it, such as those of the
-    /// children of an object without a namespace.
+    /// Whether the Stores whose scope includes this key have every object. If no scope includes the key, all Stores count: the children
+    /// of an object without a namespace can be in any of them.
     pub(crate) fn readiness_for(&self, key: &Key) -> Readiness {
         let mut streams = self.streams_of(key).peekable();
         if streams.peek().is_none() {

@@ -178,8 +178,7 @@ impl<K: Resource> Builder<K> {
     }
 
     /// When an object of another kind changes, also reconciles every key that `keys_of` returns for that object.
-    /// `keys_of` is called for the object before and after the change, so that a removed label or ownerReference counts
-    /// too.
+    /// `keys_of` is called for the object before and after the change, so that a removed label or ownerReference counts.
     pub fn watches<C: Resource, I: IntoIterator<Item = Key>>(
         &mut self,
         watch: &Watch<C>,

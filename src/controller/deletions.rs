@@ -16,7 +16,7 @@ use crate::{
 /// The deleted objects, by key, the oldest first.
 pub(super) struct Tombstones<K>(Mutex<HashMap<Key, Vec<Tombstone<K>>>>);
 
-/// A deleted object, or its metadata. A missed DELETED event leaves one too, like client-go's `DeletedFinalStateUnknown`.
+/// A deleted object, or its metadata. A missed DELETED event also leaves one, like client-go's `DeletedFinalStateUnknown`.
 struct Tombstone<K> {
     last: Found<K>,
     source: DeletionSource,
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
     use crate::resource::kinds::ConfigMap;
 
-    /// A cleanup that failed was forgotten when the next object of that name was deleted, too.
+    /// A failed cleanup was forgotten when the next object of that name was deleted.
     #[test]
     fn each_object_of_a_name_leaves_a_tombstone_of_its_own() {
         let (tombstones, key) = (Tombstones::default(), Key::cluster("a"));

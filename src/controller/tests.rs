@@ -15,7 +15,7 @@ use crate::{
     watch::Lists,
 };
 
-/// Notes its calls. The reconcile of `slow` waits, and that of `bad` fails.
+/// Notes its calls. The reconcile of `slow` waits; the reconcile of `bad` fails.
 #[derive(Clone, Default)]
 struct Noting {
     calls: Arc<Mutex<Vec<String>>>,

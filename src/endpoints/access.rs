@@ -37,7 +37,7 @@ const KNOWN_MAX: usize = 100;
 const REVIEWS_MAX: usize = 4;
 /// How long the API server may take for both answers. Prometheus gives up after 10 s.
 const REVIEW_LIMIT: Duration = Duration::from_secs(8);
-/// Longest token. That of a service account has some 1,000 bytes.
+/// Longest token. A service account's token has some 1,000 bytes.
 const TOKEN_BYTES_MAX: usize = 16 * 1024;
 
 /// Asks who may GET a path.
@@ -45,7 +45,7 @@ pub(super) struct Access {
     client: Client,
     /// By the hashes of tokens and paths.
     known: Mutex<HashMap<Vec<u8>, (Grant, Instant)>>,
-    /// Reviews at a time: clients without a valid token cause them, too.
+    /// Reviews at a time: even clients without a valid token cause them.
     reviews: Semaphore,
     /// The last problem, so that each is one warning.
     problem: Mutex<String>,

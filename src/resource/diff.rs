@@ -2,7 +2,7 @@
 //!
 //! Several writers share an object, so each field has an owner. Our fields are the ones that `desired` sets. Any other field of
 //! the live object stays as it is, whether the API server has set its default there or another writer a value: so a field that `desired`
-//! no longer sets stays, too. The items of a list that `desired` sets are ours, but not their other fields. The exceptions are declared by path, beside the kind ([`Resource::MERGE`]) or beside the
+//! no longer sets stays. The items of a list that `desired` sets are ours, but not their other fields. The exceptions are declared by path, beside the kind ([`Resource::MERGE`]) or beside the
 //! children of an operator (`Children::owning`):
 //!
 //! ```text
@@ -172,7 +172,7 @@ impl Comparison {
         }
         match (rules.here(), live, desired) {
             (Some(Merge::NotOurs), _, _) => {}
-            // A default may be a quantity, too: a `divisor`.
+            // A default may also be a quantity: a `divisor`.
             (Some(Merge::Quantity | Merge::Defaulted), live, desired)
                 if Quantity::read(live).is_some_and(|live| Quantity::read(desired) == Some(live)) => {}
             (Some(Merge::SharedBy(keys)), Value::Array(live), Value::Array(desired)) => {
@@ -233,7 +233,7 @@ impl Comparison {
     }
 
     /// Adds and corrects our items of a shared list. If they are not in the order of `desired`, as init containers must be, they
-    /// come first, and then those of others.
+    /// come first, and then the items of other writers.
     fn set_items(&mut self, rules: &FieldRules<'_>, live: &[Value], desired: &[Value], keys: &[&str]) {
         let is_same = |item: &Value, other: &Value| keys.iter().all(|key| item[key] == other[key]);
         let place = |wanted: &Value| live.iter().position(|item| is_same(item, wanted));
@@ -508,7 +508,7 @@ mod tests {
         );
     }
 
-    /// Each patch was refused if the first of two references to our owner had become a controller, too.
+    /// Each patch was refused if it made the first of two references to our owner a second controller.
     #[test]
     fn our_owner_reference_is_the_one_that_is_the_controller() {
         let reference =

@@ -46,7 +46,7 @@ bundle              writes a bundle for the Operator Lifecycle Manager: --versio
 #[cfg(not(feature = "bundle"))]
 const USAGE_BUNDLE: &str = "";
 
-/// The `main` of an operator that has no flags. `name` is that of its Deployment and its roles:
+/// The `main` of an operator that has no flags. `name` is the name of its Deployment and its roles:
 ///
 /// ```text
 ///   my-operator                     runs, by Runtime::from_env

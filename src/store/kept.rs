@@ -86,7 +86,7 @@ impl<K: Resource> Kept<K> {
         Kept { name, filter: Arc::new(filter), budget: Some(Arc::clone(budget)) }
     }
 
-    /// The objects that an operator reconciles: those of its shard.
+    /// The objects that an operator reconciles: all objects of its shard.
     #[must_use]
     pub fn reconciled(budget: &Arc<Budget>, shard: Shard) -> Kept<K> {
         Kept::within(budget, &format!("reconciled {shard}"), move |found| {
@@ -212,7 +212,7 @@ fn essential(metadata: &ObjectMeta) -> ObjectMeta {
     if is_small(&short) { short } else { ObjectMeta { owner_references: Box::default(), ..short } }
 }
 
-/// The bytes that objects of several Stores may take together, and those of one namespace, so that nobody who may create objects in one
+/// How many bytes the objects of several Stores may take together, in all and in one namespace. So nobody who may create objects in one
 /// namespace can take the room of all others.
 pub struct Budget {
     /// For the message: `the objects to copy`.

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use crate::resource::Resource;
 
-/// Checks that a CustomResourceDefinition, in YAML, fits the type of its objects: group, names and version are those of the kind; an
+/// Checks that a CustomResourceDefinition, in YAML, fits the type of its objects: group, names and version match the kind; an
 /// object with all fields of the schema can be read, and one with only the required fields; and the schema has each field that the
 /// type writes, because the API server drops all others.
 ///

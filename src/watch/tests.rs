@@ -316,7 +316,7 @@ fn a_list_that_expires_between_its_pages_twice_is_asked_for_in_one_piece() {
         assert_eq!(bench.machine.end(EndReason::Expired, BLINK), Pause::None);
         assert_eq!(bench.request(), format!("list version=- continue= limit={limit}"));
     }
-    // Not for ever: what may be read in one piece has a limit, too.
+    // Not for ever: the size of a list in one piece has a limit.
     assert!(is_backoff(bench.machine.end(EndReason::TooLarge, BLINK)));
     assert_eq!(bench.request(), "list version=- continue= limit=100");
 }
@@ -452,7 +452,7 @@ fn a_watch_that_fails_again_after_a_check_gives_way_to_a_list() {
         bench.machine.end(how, BLINK);
         assert_eq!(bench.request(), "check");
     }
-    // A check that fails is no watch that fails to open.
+    // A failed check does not count as a watch that failed to open.
     let mut bench = Bench::following();
     bench.machine.end(EndReason::Cut, MINUTE);
     assert!(is_backoff(bench.machine.end(EndReason::Unreachable, BLINK)));
@@ -510,7 +510,7 @@ fn a_check_that_is_forbidden_gives_way_to_a_list() {
     bench.machine.end(EndReason::Cut, 5 * MINUTE);
     assert_eq!(bench.request(), "check");
     assert!(is_backoff(bench.machine.end(forbidden, BLINK)));
-    // The list may be forbidden, too.
+    // The list may also be forbidden.
     for _ in 0..2 {
         assert_eq!(bench.request(), "list version=100 continue= limit=100");
         assert!(is_backoff(bench.machine.end(forbidden, BLINK)));
@@ -541,7 +541,7 @@ fn a_refusal_that_may_pass_keeps_the_version_and_any_other_lists_again() {
         let mut bench = Bench::following();
         assert!(is_backoff(bench.machine.end(refused(code), BLINK)), "{code}");
         assert_eq!(bench.request(), "list version=100 continue= limit=100", "{code}");
-        // The version can be what is wrong about that one too.
+        // The list may also be refused because of its version.
         assert!(is_backoff(bench.machine.end(refused(code), BLINK)), "{code}");
         assert_eq!(bench.request(), "list version=- continue= limit=100", "{code}");
     }
@@ -576,7 +576,7 @@ fn the_kind_of_refusal_decides_the_next_request() {
     assert_eq!(End::failed(&error, &services()).how, EndReason::Unreachable);
 }
 
-/// `listwatch crd` was the remedy for a kind of another program, too.
+/// `listwatch crd` was named as the remedy even for a kind of another program.
 #[test]
 fn the_missing_crd_of_a_kind_without_a_command_is_named_alone() {
     let error = Error::refused("list", "pages", Status { code: 404, ..Status::default() });
@@ -872,7 +872,7 @@ fn a_streaming_list_that_ends_with_an_error_gives_way_to_pages_once() {
     assert_eq!(bench.request(), "watch 70 InitialEvents");
 }
 
-/// client-go then asks for pages, too: two requests for each attempt.
+/// client-go then also asks for pages: two requests for each attempt.
 #[test]
 fn a_streaming_list_that_is_refused_or_cut_is_asked_for_again_as_one() {
     let mut bench = Bench::new(Lists::Streaming);

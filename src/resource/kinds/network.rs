@@ -83,7 +83,7 @@ parts! {
         /// chooses the address. Immutable.
         #[serde(rename = "clusterIP")]
         cluster_ip: SmolStr,
-        /// The address, and that of the second family.
+        /// The addresses, one for each family. The first is `cluster_ip`.
         #[serde(rename = "clusterIPs")]
         cluster_ips: Vec<SmolStr>,
         /// `IPv4`, `IPv6`.
@@ -102,7 +102,7 @@ parts! {
         load_balancer_class: SmolStr,
         /// The name that an `ExternalName` stands for.
         external_name: SmolStr,
-        /// Whether Pods that are not ready have addresses in DNS, too.
+        /// Whether DNS also has the addresses of Pods that are not ready.
         publish_not_ready_addresses: bool,
     }
 

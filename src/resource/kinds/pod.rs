@@ -77,7 +77,7 @@ parts! {
         volumes: Vec<Volume>,
         /// The ServiceAccount of the Pod.
         service_account_name: SmolStr,
-        /// The old name of `service_account_name`, which the API server sets, too.
+        /// The old name of `service_account_name`. The API server sets both.
         service_account: SmolStr,
         /// Whether the Pod gets credentials for the API server. The default is true.
         automount_service_account_token: Option<bool>,
