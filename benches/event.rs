@@ -1,6 +1,6 @@
 //! Benchmarks one watch event on its way from the line to the worker: decode, store, queue.
 //!
-//! `cargo bench --bench event`. The event is that of a rolled-out Deployment, as kube-apiserver 1.36 wrote it.
+//! `cargo bench --bench event`. The event is for a rolled-out Deployment, as kube-apiserver 1.36 wrote it.
 
 use std::{hint::black_box, sync::Arc};
 

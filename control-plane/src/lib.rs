@@ -179,8 +179,8 @@ pub fn mutating_policies() -> &'static str {
     }
 }
 
-/// A port on which no program listens, and each port once: another control plane may have it and not listen yet. It is none
-/// of those that Linux gives to outgoing connections, 32768 and more: one of these could take the port, too.
+/// A port on which no program listens, and each port once: another control plane may have it and not listen yet. It is
+/// below 32768: Linux gives the ports from there to outgoing connections, one of which could take the port.
 fn free_port() -> u16 {
     static NEXT: LazyLock<AtomicU16> = LazyLock::new(|| AtomicU16::new(fastrand::u16(0..10_000)));
     iter::repeat_with(|| 20_000 + NEXT.fetch_add(1, Ordering::Relaxed) % 10_000)

@@ -13,7 +13,7 @@
 //! {"kind": "Status", …, "reason": "NotFound", …}
 //! ```
 //!
-//! `UPDATE_EXPECT=1` writes the answers of kube-apiserver to the files, and never those of the embedded server. Known
+//! `UPDATE_EXPECT=1` writes kube-apiserver's answers to the files, and never the embedded server's answers. Known
 //! differences of the embedded server are listed in `apiserver/contract/differences.txt`; an entry that is no longer true fails.
 //!
 //! Each story has a namespace of its own name, and `widgets.demo.example.com` from `prelude.http`. Directives stand
@@ -29,7 +29,7 @@
 //!
 //! `# @controllers` before the first request starts the garbage collector and namespace controller, as in a cluster.
 //!
-//! `# @workloads` there starts the controllers of Deployments, StatefulSets, claims, Jobs and PodDisruptionBudgets too, on a
+//! `# @workloads` there also starts the controllers of Deployments, StatefulSets, claims, Jobs and PodDisruptionBudgets, on a
 //! server of its own. No kubelet runs: the story writes the status of Pods.
 //!
 //! `# @accounts` there starts the controllers of ServiceAccounts, on a server of its own. New Pods need a ServiceAccount.

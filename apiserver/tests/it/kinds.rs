@@ -1,4 +1,4 @@
-//! Compares all built-in kinds of the embedded server with those of kube-apiserver: names, verbs, subresources and columns.
+//! Compares all built-in kinds in the embedded server and in kube-apiserver: names, verbs, subresources and columns.
 //!
 //! `contract/kinds.txt` has one line for each resource and subresource. `UPDATE_EXPECT=1` writes it from kube-apiserver.
 //!
@@ -62,7 +62,7 @@ async fn lines(fixture: &Fixture) -> String {
     for root in ["/api", "/apis"] {
         for group in fixture.get_as(root, AGGREGATED).await["items"].as_array().unwrap() {
             let group_name = group["metadata"]["name"].as_str().unwrap_or_default();
-            // That of the CRD of the fixture, and those of other tests.
+            // The group of the fixture's CRD, and the groups of other tests.
             if !(root == "/api" || !group_name.contains('.') || group_name.ends_with(".k8s.io")) {
                 continue;
             }
@@ -126,7 +126,7 @@ impl Fixture {
     }
 }
 
-/// The roles of users, and the roles that are bound to all users. Those of the components of a cluster are missing.
+/// The roles of users, and the roles that are bound to all users. The roles of a cluster's components are missing.
 const ROLES: [&str; 14] = [
     "clusterroles/cluster-admin",
     "clusterroles/admin",

@@ -1,4 +1,4 @@
-//! Compares the answers of the embedded API server with those of kube-apiserver 1.36.
+//! Compares the answers of the embedded API server and kube-apiserver 1.36.
 //!
 //! The expected answers are from kube-apiserver. With `KUBEBUILDER_ASSETS`, a kube-apiserver gets the same requests again:
 //!

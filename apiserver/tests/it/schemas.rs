@@ -90,7 +90,7 @@ impl Schemas<'_> {
     }
 
     /// A schema without descriptions. Only the fields that Go always encodes keep their defaults, the zero values of their types:
-    /// structs that are no pointers, and required fields.
+    /// structs that are not pointers, and required fields.
     fn plain(&mut self, schema: &Value) -> Value {
         let mut plain = Map::new();
         for (keyword, value) in schema.as_object().unwrap() {

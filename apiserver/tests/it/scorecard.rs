@@ -232,7 +232,7 @@ async fn an_operator_that_waits_for_its_pods_passes() {
     assert_eq!(found(&report), Vec::<String>::new());
 }
 
-/// The annotation that wakes an operator changes what it makes of all annotations, such as a hash. That is no bug.
+/// The annotation that wakes an operator changes what it makes of all annotations, such as a hash. That is not a bug.
 #[tokio::test]
 async fn what_follows_from_an_annotation_is_not_compared() {
     let mut scorecard = settings(command("copies-annotations"));

@@ -326,7 +326,7 @@ pub(super) fn with_edits<K: Copyable>(desired: &K, live: &K) -> K {
 }
 
 /// A copy in our watch: its metadata without annotations, because there are many copies, and its marks. To create a copy, it
-/// has a body, too.
+/// also has a body.
 #[derive(Deserialize)]
 #[serde(from = "AsDecoded", bound = "")]
 pub struct Copied<K> {

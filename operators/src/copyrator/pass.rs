@@ -44,7 +44,7 @@ const STEPS_MAX: usize = 1000;
 const PASSES: usize = 10;
 /// How long a pass starts new steps: less than the time that a stopping controller waits.
 const PASS_LIMIT: Duration = Duration::from_secs(10);
-/// Steps at the same time. The API server answers most writes in a few milliseconds, and has other clients, too.
+/// Steps at the same time. The API server answers most writes in a few milliseconds, and has other clients.
 const PARALLEL: usize = 8;
 /// Most bytes of the sources of such steps, unless it is one step: each has its source up to four times, as the copy and in requests.
 const PARALLEL_BYTES_MAX: usize = 1024 * 1024;
@@ -496,7 +496,7 @@ impl<K: Copyable> Work<K> {
         if matches!(maker, Some(Maker::Gone) | None)
             && let Some(rule) = (self.order.copied_by)(K::RULE_TYPE, live.metadata())
         {
-            // As a copy, the object would be no source any more, and that rule would delete all copies of it.
+            // As a copy, the object would no longer be a source, and that rule would delete all copies of it.
             let message = format!(
                 "the CopyratorRule {rule} copies the object that has this name: rename one of the two, or exclude its namespace"
             );

@@ -54,7 +54,7 @@ const TERMINATING: &str = "Terminating";
 pub enum Maker {
     /// This rule.
     Us,
-    /// A younger rule, which gives way. It is in our namespace: a rule of another one may be that of somebody with more rights than ours.
+    /// A younger rule, which gives way. It is in our namespace: the author of a rule in another one may have more rights than ours.
     Younger,
     /// A rule that keeps its copies: an older one, or one of another namespace.
     Older(Key),
@@ -441,7 +441,7 @@ pub fn is_bound_to_its_namespace<K: Copyable>(object: &K) -> bool {
     let types =
         ["kubernetes.io/service-account-token", "bootstrap.kubernetes.io/token", "helm.sh/release.v1"];
     let name = &object.metadata().name;
-    // Helm can store its releases in ConfigMaps, too.
+    // Helm can also store its releases in ConfigMaps.
     types.contains(&object.secret_type())
         || name == "kube-root-ca.crt"
         || name.starts_with("sh.helm.release.v1.")
@@ -468,7 +468,7 @@ pub fn is_active(namespace: &Namespace) -> bool {
 }
 
 impl CopyratorSpec {
-    /// Whether a namespace gets copies, apart from those of its own objects.
+    /// Whether a namespace gets copies of the objects in other namespaces.
     #[must_use]
     pub fn is_target(&self, namespace: &Namespace) -> bool {
         let target = &self.target_namespaces;

@@ -5,7 +5,7 @@
 //! GET  {{webhook.url}}/deny   [{"kind": "AdmissionReview", …}]                    the reviews since then
 //! ```
 //!
-//! A response without a `uid` gets that of its request. A patch is written as a list. `{"http": 500}` answers with this status and no
+//! A response without a `uid` gets the `uid` of its request. A patch is written as a list. `{"http": 500}` answers with this status and no
 //! review, `{"raw": "oops"}` with this text, and `{"hangs": true}` never. `{"converts": true}` converts between `v1`, with `spec.size`, and
 //! `v2`, with `spec.length`.
 

@@ -27,7 +27,8 @@ const FINALIZER: &str = "example.com/save";
 /// An image that the simulated kubelet cannot pull.
 const BAD_IMAGE: &str = "does-not-exist:scorecard";
 
-/// After more deletions of one child, the operator does not create it again. That is no bug: otherwise two clients would write without end.
+/// After more deletions of one child, the operator does not create it again. That is not a bug: otherwise two clients would write
+/// without end.
 const DELETIONS_MAX: usize = 5;
 
 /// How long a watch may be silent.

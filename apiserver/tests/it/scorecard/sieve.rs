@@ -3,7 +3,7 @@
 //! | pattern | bug |
 //! |---|---|
 //! | intermediate state | percona/percona-server-mongodb-operator#797: it creates two Secrets if the first one is missing. Killed between the two, it never creates the second |
-//! | stale state | datastax/cass-operator#412: it deletes the claims with the name of a deleted cluster. A restart that sees the deletion of an earlier cluster deletes those of the new one |
+//! | stale state | datastax/cass-operator#412: it deletes the claims with the name of a deleted cluster. A restart that sees the deletion of an earlier cluster deletes the claims of the new one |
 //! | unobserved state | instaclustr/cassandra-operator#398: it deletes the claim of a node while it sees that the Pod has a `deletionTimestamp`. If it misses this moment, the claim stays, and the node cannot join again |
 
 use std::{

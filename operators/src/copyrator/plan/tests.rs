@@ -302,7 +302,7 @@ fn a_rule_takes_no_copy_of_a_rule_of_another_namespace_however_old_it_is() {
     );
 }
 
-/// A rule may have been deleted and created again: its copies are those of a deleted rule.
+/// A rule may have been deleted and created again: its copies belong to the deleted rule.
 #[test]
 fn the_maker_of_a_copy_is_the_rule_with_the_same_uid() {
     let (us, other) = (rule("us", NEW, &json!({})), rule("other", OLD, &json!({})));
@@ -352,7 +352,7 @@ fn only_what_has_our_marks_in_its_place_is_ever_deleted() {
     assert!(model.data("c", "settings").is_some() && model.data("b", "theirs").is_some());
 }
 
-/// Such a copy was no copy any more: it stayed as it was edited, also when its rule was deleted.
+/// Such a copy no longer counted as a copy: it stayed as it was edited, also when its rule was deleted.
 #[test]
 fn a_copy_whose_source_or_digest_was_edited_or_removed_is_corrected() {
     let (rule, key) = (rule("r1", OLD, &json!({})), Key::namespaced("a", "settings"));
