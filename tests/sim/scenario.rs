@@ -53,8 +53,9 @@ const STUCK_AFTER: Duration = Duration::from_secs(660);
 /// How long nothing may be written after that. Meanwhile every watch ends and resumes at least once.
 const QUIET: Duration = Duration::from_secs(900);
 /// Most requests in a minute with any faults: a dozen actions with up to ten requests each, and the recovery from a fault
-/// or two. Of the first 1,000 seeds, the busiest had 144 requests. A seed that wrote without end had 586.
-const REQUESTS_PER_MINUTE_MAX: usize = 200;
+/// or two. Of 1,300 seeds, the busiest had 222 requests: three starts within the minute, each with its corrections of what another client
+/// sets again in two objects. A seed that wrote without end had 586.
+const REQUESTS_PER_MINUTE_MAX: usize = 300;
 /// The same for Databases, with ten watches in place of three or four: after each outage or restart, each of them connects, lists and
 /// watches by itself. Of 1,000 seeds, the busiest had 302 requests, of which 185 were to a server that was down.
 const DATABASE_REQUESTS_PER_MINUTE_MAX: usize = 350;
