@@ -307,7 +307,7 @@ impl<K: Resource> Contents<K> {
 
     /// Keeps the newer of two versions. If they cannot be compared, the one that arrives later wins. In a list after a restored
     /// backup, the listed one wins. The same version again changes nothing, except for whether its content is kept. Nor does an object that
-    /// we deleted change anything, nor one of another shard.
+    /// we deleted change anything, nor one of another shard, except that an earlier object of its name is gone.
     fn put(
         &mut self,
         kept: &Kept<K>,
@@ -337,7 +337,14 @@ impl<K: Resource> Contents<K> {
         let is_another = had.uid != has.uid;
         // Before the new version takes its own.
         kept.give_back(key.namespace.as_ref(), mem::take(&mut item.bytes));
-        let Some((after, bytes)) = kept.limit(after, bytes) else { return Vec::new() };
+        let Some((after, bytes)) = kept.limit(after, bytes) else {
+            // One of another shard has its name now.
+            let last = self.objects.remove(&key).map(|item| item.found);
+            return last
+                .map(|last| Change::Deleted { last, source: DeletionSource::Inferred })
+                .into_iter()
+                .collect();
+        };
         item.bytes = bytes;
         if is_known && item.found.readable().is_some() == after.readable().is_some() {
             return Vec::new();
@@ -376,7 +383,10 @@ impl<K: Resource> Contents<K> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{resource::kinds::Service, shard::Shard};
+    use crate::{
+        resource::{Uid, kinds::Service},
+        shard::Shard,
+    };
 
     fn object(uid: &str, version: &str) -> Service {
         let mut object = Service::default();
@@ -452,6 +462,21 @@ mod tests {
         // Somebody had made it smaller.
         store.applied(Found::Readable(Arc::new(object("a", "107"))));
         assert_eq!((what(&store).as_deref(), is_kept()), (Some("a@107"), true));
+    }
+
+    /// A list showed another object of its name, and so it stayed for ever.
+    #[test]
+    fn an_object_whose_name_another_shard_has_is_gone() {
+        let shard: Shard = "0/2".parse().expect("a shard");
+        let store = Store::keeping(Kept::reconciled(&Budget::of_process(KEPT_MIB), shard));
+        let uid = |is_ours| {
+            let mut uids = (0..).map(|number: u32| number.to_string());
+            uids.find(|uid| shard.has(&Uid::from(&**uid)) == is_ours).expect("a uid")
+        };
+        list(&store, "100", &[(&uid(true), "90")]);
+        assert!(what(&store).is_some());
+        list(&store, "110", &[(&uid(false), "105")]);
+        assert_eq!(what(&store), None);
     }
 
     #[test]
