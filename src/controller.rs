@@ -248,8 +248,9 @@ impl<O: Operator> Controller<O> {
         // If this fails, the new object with that name is still reconciled, so that its status shows problems.
         let deleted = self.reconcile_deleted(key).await;
         let mut found = self.shared.objects.find(key);
+        let mut due = self.due(found.as_ref());
         let mut _permit = None;
-        if let Due::Read(broken) = self.due(found.as_ref()) {
+        if let Due::Read(broken) = &due {
             if broken.cause == BrokenCause::TooLarge {
                 // The other workers do not wait for it.
                 let Ok(permit) = self.large.try_lock() else {
@@ -261,11 +262,12 @@ impl<O: Operator> Controller<O> {
                 Err(error) if error.is_not_found() => return deleted.map(|()| Next::OnChange),
                 // It does not decode, either.
                 Err(error) if error.code().is_none() && Refusal::of(&error).is_some() => {
-                    let broken = Broken { cause: BrokenCause::Undecodable, ..Broken::clone(&broken) };
+                    let broken = Broken { cause: BrokenCause::Undecodable, ..Broken::clone(broken) };
                     found = Some(Found::Broken(Arc::new(broken)));
                 }
                 live => found = Some(Found::Readable(live?)),
             }
+            due = self.due(found.as_ref());
             if version_of(found.as_ref()) != version {
                 return deleted.map(|()| Next::After(LOOK_AGAIN));
             }
@@ -274,34 +276,34 @@ impl<O: Operator> Controller<O> {
             // The object has changed since that check, and may need other watches now.
             return Ok(Next::After(Duration::ZERO));
         }
-        let next = self.reconcile_found(key, found).await;
+        let next = self.reconcile_due(key, due).await;
         next.and_then(|next| deleted.map(|()| next))
     }
 
     /// Does what an object needs. Boxed as its own type, so that the binary has the code of an operator once, not once for each caller.
-    fn reconcile_found<'a>(&'a self, key: &'a Key, found: Option<Found<O::Kind>>) -> Reconciling<'a> {
-        Box::pin(self.reconcile_due(key, self.due(found.as_ref())))
-    }
-
-    async fn reconcile_due(&self, key: &Key, due: Due<O::Kind>) -> Result<Next, ReconcileError> {
-        match due {
-            Due::Nothing => {}
-            Due::CleanUp(object) => return self.clean_up(object).await,
-            Due::Reconcile(object) => return self.apply(object).await,
-            Due::Pause(object) => {
-                let message =
-                    format!("the annotation {} pauses it: nobody looks at its children", paused::<O::Kind>());
-                self.shared.report(&object, Verdict::unknown(PAUSED, message)).await?;
-            }
-            // A plan reads no content that is not kept.
-            Due::Unreadable(broken) | Due::Read(broken) => {
-                warn!(kind = O::Kind::KIND, %key, broken.error, "is unreadable; its children stay as they are");
-                if let Some(statuses) = &self.shared.statuses {
-                    (statuses.unreadable)(&self.shared.reporter, &broken).await?;
+    fn reconcile_due<'a>(&'a self, key: &'a Key, due: Due<O::Kind>) -> Reconciling<'a> {
+        Box::pin(async move {
+            match due {
+                Due::Nothing => {}
+                Due::CleanUp(object) => return self.clean_up(object).await,
+                Due::Reconcile(object) => return self.apply(object).await,
+                Due::Pause(object) => {
+                    let message = format!(
+                        "the annotation {} pauses it: nobody looks at its children",
+                        paused::<O::Kind>()
+                    );
+                    self.shared.report(&object, Verdict::unknown(PAUSED, message)).await?;
+                }
+                // A plan reads no content that is not kept.
+                Due::Unreadable(broken) | Due::Read(broken) => {
+                    warn!(kind = O::Kind::KIND, %key, broken.error, "is unreadable; its children stay as they are");
+                    if let Some(statuses) = &self.shared.statuses {
+                        (statuses.unreadable)(&self.shared.reporter, &broken).await?;
+                    }
                 }
             }
-        }
-        Ok(Next::OnChange)
+            Ok(Next::OnChange)
+        })
     }
 
     /// Calls [`Operator::reconcile`]. If the finalizer is missing or no longer needed, only adds or removes it: the answer to that

@@ -148,10 +148,10 @@ impl LastWrites {
 
     /// The fields that admission changed, as texts for the status.
     pub(super) fn mutations<O: Resource>(&self, owner: &O, child: &Key) -> Vec<String> {
-        self.with(owner, child, |known| {
-            let is_present = known.generation == owner.metadata().generation;
-            known.mutations.iter().filter(|_| is_present).map(ToString::to_string).collect()
-        })
+        let (all, owner) = (locked(&self.known), owner.metadata());
+        let known = all.get(&owner.uid).and_then(|children| children.get(child));
+        let known = known.filter(|known| known.generation == owner.generation);
+        known.iter().flat_map(|known| &known.mutations).map(ToString::to_string).collect()
     }
 
     fn with<O: Resource, T>(&self, owner: &O, child: &Key, use_it: impl FnOnce(&mut LastWrite) -> T) -> T {

@@ -4,12 +4,11 @@
 use std::sync::Arc;
 
 use serde::Serialize;
-use serde_json::Value;
 
 use super::{
     outcome::{Child, Stage, Step},
     owner::is_wanted,
-    write::{self, Write, paths},
+    write::{self, Write},
 };
 use crate::{
     cluster::Cluster,
@@ -44,13 +43,4 @@ pub(super) async fn created<O: Resource, K: Resource + Serialize>(
             (Child::Kept(Arc::new(Meta::of(&*created))), Some(Write::Created(write::name::<K>(key))))
         }
     })
-}
-
-/// Changes some fields of an object, if there are any operations.
-pub(super) async fn patched<K: Resource>(cluster: &Cluster, live: Arc<K>, operations: Vec<Value>) -> Step<K> {
-    if operations.is_empty() {
-        return Ok((Child::Kept(live), None));
-    }
-    let change = write::change::<K>(&live.key(), paths(&operations));
-    Ok((Child::Kept(cluster.patch(&*live, operations).await?), Some(Write::Updated(change))))
 }

@@ -10,6 +10,7 @@
 //! count in the order of the calls, whichever request is answered first.
 
 use std::{
+    borrow::Borrow,
     collections::BTreeMap,
     mem,
     ops::Deref,
@@ -26,7 +27,7 @@ use super::{
     refusal::Refusal,
     reported::Reported,
     reporter::Reporter,
-    write::{self, paths},
+    write::{self, Write, paths},
 };
 use crate::{
     client::Error,
@@ -125,11 +126,10 @@ impl<K: Resource> Reconcile<K> {
         key: &Key,
         desired: impl FnOnce() -> C + Send,
     ) -> impl Future<Output = Child<Meta<C>>> + Send {
-        let (Reporter { cluster, refused, .. }, owner) = (&*self.reporter, &*self.object);
         self.noting(async move {
-            let write = write::id(owner, key, &write::name::<C>(key));
-            let created = once::created(cluster, seen, owner, key, self.stage, desired);
-            refused.unless_refused(&owner.metadata().uid, write, created).await.into()
+            let created =
+                once::created(&self.reporter.cluster, seen, &*self.object, key, self.stage, desired);
+            self.unless_refused(key, &write::name::<C>(key), created).await.into()
         })
     }
 
@@ -139,29 +139,42 @@ impl<K: Resource> Reconcile<K> {
         live: Arc<C>,
         operations: Vec<Value>,
     ) -> impl Future<Output = Child<C>> + Send {
-        let (Reporter { cluster, refused, .. }, owner) = (&*self.reporter, &*self.object);
         self.noting(async move {
+            if operations.is_empty() {
+                return Ok((Child::Kept(live), None)).into();
+            }
             let key = live.key();
-            let write = write::id(owner, &key, &write::change::<C>(&key, paths(&operations)));
-            let patched = once::patched(cluster, Arc::clone(&live), operations);
-            let patched = refused.unless_refused(&owner.metadata().uid, write, patched).await;
-            patched.map_err(|failure| Failure { live: Some(live), ..failure }).into()
+            let change = write::change::<C>(&key, paths(&operations));
+            let patching = self.reporter.cluster.patch(&*live, operations);
+            match self.unless_refused(&key, &change, patching).await {
+                Ok(patched) => Ok((Child::Kept(patched), Some(Write::Updated(change)))),
+                Err(error) => Err(Failure { error, live: Some(live), write: None }),
+            }
+            .into()
         })
     }
 
     /// Deletes a child that the spec no longer has.
     pub async fn discard<C: Resource + Serialize>(&self, children: &Children<C>, key: &Key) {
         let turn = locked(&self.noted).next_turn();
-        let owner = &*self.object;
-        let write = write::id(owner, key, &format!("delete {}", write::name::<C>(key)));
-        let discarded = keep::discard(children, owner, key, self.stage);
-        if let Err(error) =
-            self.reporter.refused.unless_refused(&owner.metadata().uid, write, discarded).await
-        {
+        let what = format!("delete {}", write::name::<C>(key));
+        let discarding = keep::discard(children, &*self.object, key, self.stage);
+        if let Err(error) = self.unless_refused(key, &what, discarding).await {
             let mut outcomes = Outcomes::default();
             outcomes.add::<K, C>(&Child::Failed { error, live: None });
             locked(&self.noted).new.insert(turn, outcomes);
         }
+    }
+
+    /// Runs something that ends in a write, unless the API server has just refused that write.
+    fn unless_refused<T, E: Borrow<Error> + From<Error>>(
+        &self,
+        child: &Key,
+        what: &str,
+        writing: impl Future<Output = Result<T, E>>,
+    ) -> impl Future<Output = Result<T, E>> {
+        let write = write::id(&*self.object, child, what);
+        self.reporter.refused.unless_refused(&self.metadata().uid, write, writing)
     }
 
     /// Records an Event about the object.
@@ -273,7 +286,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        children::{Conditions, Write},
+        children::Conditions,
         client::{Client, Config},
         cluster::{Cluster, Events},
         resource::{

@@ -83,7 +83,8 @@ impl<O: Operator> Controller<O> {
                 Ok(()) if found().is_some_and(|found| found.metadata().is_terminating()) => return,
                 Ok(()) => {
                     let limit = format!("the reconcile timed out after {} s", RECONCILE_LIMIT.as_secs());
-                    let reconciled = timeout(RECONCILE_LIMIT, self.reconcile_found(key, found()));
+                    let reconciled =
+                        timeout(RECONCILE_LIMIT, self.reconcile_due(key, self.due(found().as_ref())));
                     // The log says it of each write.
                     reconciled.instrument(info_span!("planned")).await.unwrap_or_else(|_| Err(limit.into()))
                 }

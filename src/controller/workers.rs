@@ -106,9 +106,9 @@ impl Workers {
             self.problems.remove(&key);
             return;
         };
-        let pause = match error.retry() {
-            Retry::Recheck(pause) => Some(pause),
-            Retry::Backoff | Retry::After(_) | Retry::OnChange | Retry::Ended(_) => pause,
+        let pause = match outcome {
+            ReconcileResult::Again(pause) => Some(pause),
+            ReconcileResult::Done | ReconcileResult::Failed { .. } => pause,
         };
         let retry_ms = pause.map(|pause| u64::try_from(pause.as_millis()).unwrap_or(u64::MAX));
         let problem = error.to_string();

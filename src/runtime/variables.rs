@@ -2,6 +2,8 @@
 
 use std::net::SocketAddr;
 
+use listwatch_formats::names::label_errors;
+
 use super::RuntimeError;
 
 /// The address in `[IP]:PORT`. `0`: none.
@@ -23,9 +25,7 @@ pub fn names_in(variable: &str) -> Vec<String> {
 pub fn checked(mut names: Vec<String>, source: &str) -> Result<Vec<String>, RuntimeError> {
     for name in &mut names {
         *name = name.trim().to_owned();
-        let inside = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-        let is_label = (1..=63).contains(&name.len()) && name.bytes().all(inside);
-        if !is_label || name.starts_with('-') || name.ends_with('-') {
+        if !label_errors(name).is_empty() {
             let cause = "is not the name of a namespace; for all of them, give none";
             return Err(RuntimeError::Config(format!("{source}: {name:?} {cause}")));
         }
