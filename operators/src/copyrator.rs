@@ -22,13 +22,14 @@ pub mod types;
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
     env, slice,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
 };
 
 use listwatch::{
     children::ObservedState,
     cluster::{Cluster, Events, Watch},
     controller::{Cleanup, Controller, Next, Operator, Reconcile, ReconcileError},
+    locked,
     rbac::{Permission, Reach, Verb},
     resource::{
         Key, ObjectMeta, Resource, Scope,
@@ -107,11 +108,6 @@ pub struct Copyrator {
     budget: Arc<Budget>,
     events: Events,
     blocked: Arc<Blocked>,
-}
-
-/// Locks also after a panic of another holder, because each change under this lock is complete.
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The rules that can be seen.
@@ -327,7 +323,7 @@ impl Rules {
 }
 
 impl Copyrator {
-    /// The objects to copy. Portion those again for whose content there is room now.
+    /// The objects to copy. Reads those again for whose content there is room now.
     async fn sources<K: Copyable>(&self, rule: &CopyratorRule, spec: &CopyratorSpec) -> Sources<K> {
         let watch = self.cluster.watch_keeping::<K>(spec.sources(rule), &within(&self.budget));
         for found in watch.all_found() {

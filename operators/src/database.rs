@@ -689,15 +689,16 @@ impl Operator for Databases {
         database.check()?;
         let (trouble, next) = self.trouble(&database, &children, &kept).await;
         let mut state = ObservedState { next, ..self.state(&database, kept.set.as_ref(), trouble) };
+        let never_begin = backups_never_begin(&database);
         if let Some(cron_job) = kept.cron_job.as_ref().and_then(Child::live) {
             let (mut succeeded, recheck) = backup_succeeded(cron_job, self.cluster.now());
-            if let Some(Verdict { reason, message, .. }) = backups_never_begin(&database) {
-                succeeded = Verdict::no(reason, message);
+            if let Some(Verdict { reason, message, .. }) = &never_begin {
+                succeeded = Verdict::no(reason.clone(), message.clone());
             }
             state.others.push(("BackupSucceeded", succeeded));
             state.next = next.or_sooner(recheck);
         }
-        if let Some(stalled) = lost.or(unsupported).or_else(|| backups_never_begin(&database)) {
+        if let Some(stalled) = lost.or(unsupported).or(never_begin) {
             state.ready = Verdict::no(stalled.reason.clone(), stalled.message.clone());
             state.stalled = Some(stalled);
         }

@@ -14,6 +14,7 @@ pub mod types;
 
 use std::collections::BTreeMap;
 
+use crate::pod_settings::pod_of;
 use listwatch::{
     children::Children,
     cluster::Index,
@@ -128,24 +129,12 @@ pub fn desired(cache: &Memcached, image: &str) -> MemcachedChildren {
         })),
         ..Container::default()
     };
-    let pod = PodSpec {
-        containers: vec![container],
-        automount_service_account_token: Some(false),
-        security_context: Some(Box::new(PodSecurityContext {
-            seccomp_profile: Some(SeccompProfile {
-                r#type: "RuntimeDefault".into(),
-                ..SeccompProfile::default()
-            }),
-            ..PodSecurityContext::default()
-        })),
-        ..PodSpec::default()
-    };
     let mut deployment = Deployment {
         metadata: metadata.clone(),
         spec: DeploymentSpec {
             replicas: Some(cache.spec.size),
             selector: LabelSelector { match_labels: labels.clone(), ..LabelSelector::default() },
-            template: PodTemplate::new(labels.clone(), pod),
+            template: PodTemplate::new(labels.clone(), pod_of(container)),
             ..DeploymentSpec::default()
         },
         ..Deployment::default()

@@ -15,6 +15,7 @@ pub mod types;
 #[cfg(test)]
 mod tests;
 
+use crate::pod_settings::pod_of;
 use listwatch::{
     children::Children,
     client::Client,
@@ -101,24 +102,12 @@ pub fn desired(web: &MyWebserver) -> MyWebserverChildren {
         })),
         ..Container::default()
     };
-    let pod = PodSpec {
-        containers: vec![container],
-        automount_service_account_token: Some(false),
-        security_context: Some(Box::new(PodSecurityContext {
-            seccomp_profile: Some(SeccompProfile {
-                r#type: "RuntimeDefault".into(),
-                ..SeccompProfile::default()
-            }),
-            ..PodSecurityContext::default()
-        })),
-        ..PodSpec::default()
-    };
     let mut deployment = Deployment {
         metadata: metadata.clone(),
         spec: DeploymentSpec {
             replicas: Some(web.spec.replicas),
             selector: LabelSelector { match_labels: selector.clone(), ..LabelSelector::default() },
-            template: PodTemplate::new(labels, pod),
+            template: PodTemplate::new(labels, pod_of(container)),
             ..DeploymentSpec::default()
         },
         ..Deployment::default()

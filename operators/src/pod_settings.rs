@@ -27,6 +27,21 @@ const QUANTITY: &str = r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE
 const NAME_LENGTH_MAX: usize = 253;
 const KEY_LENGTH_MAX: usize = 317;
 
+/// A Pod of one container, without a token of the API server and with the seccomp profile of the container runtime.
+pub(crate) fn pod_of(container: Container) -> PodSpec {
+    let seccomp_profile =
+        Some(SeccompProfile { r#type: "RuntimeDefault".into(), ..SeccompProfile::default() });
+    PodSpec {
+        containers: vec![container],
+        automount_service_account_token: Some(false),
+        security_context: Some(Box::new(PodSecurityContext {
+            seccomp_profile,
+            ..PodSecurityContext::default()
+        })),
+        ..PodSpec::default()
+    }
+}
+
 /// Where the Pods run, and what they may use.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]

@@ -7,8 +7,7 @@
 //! kube-apiserver decodes a body into Go structs. The definitions in [`openapi`](crate::schema::openapi) give the types.
 
 use base64::{Engine, prelude::BASE64_STANDARD};
-use listwatch_formats::quantity::quantity;
-use listwatch_formats::time::parse_time;
+use listwatch_formats::{quantity::quantity, time::parse_time};
 use serde_json::{Number, Value};
 
 use crate::schema::openapi::{definition, referred, resolved};

@@ -167,12 +167,8 @@ impl Databases {
 
     /// Lets the StatefulSet retain the claims: a policy or a user may have set `whenDeleted: Delete`. Says why it does not yet, if so.
     async fn retain(&self, database: &Database) -> Result<Option<SmolStr>, ReconcileError> {
-        let mut set = match self.sets.find(&database.key()) {
-            None => return Ok(None),
-            Some(set) if set.metadata().is_terminating() => return Ok(None),
-            Some(Found::Readable(set)) => set,
-            Some(Found::Broken(_)) => self.cluster.get_live(&database.key()).await?,
-        };
+        let set = self.live_set(database).await?.filter(|set| !set.metadata.is_terminating());
+        let Some(mut set) = set else { return Ok(None) };
         if !retains(&set) {
             let path = "/spec/persistentVolumeClaimRetentionPolicy/whenDeleted";
             let operation = json!({"op": "replace", "path": path, "value": "Retain"});
