@@ -11,6 +11,10 @@ use std::{
 };
 
 use clap::{ArgAction, Args, ValueEnum};
+use listwatch::client::{Client, Config};
+use listwatch_apiserver::{
+    ApiServer, Checkpoint, ExecRule, LOG_TARGET, Options, Planned, fault_help, kinds_help,
+};
 use tempfile::{NamedTempFile, PersistError};
 use tokio::sync::oneshot;
 use tracing::Level;
@@ -134,10 +138,6 @@ fn parse_fault(text: &str) -> Result<Fault, String> {
 macro_rules! say {
     ($($text:tt)*) => { writeln!(io::stdout(), $($text)*)? };
 }
-use listwatch::client::{Client, Config};
-use listwatch_apiserver::{
-    ApiServer, Checkpoint, ExecRule, LOG_TARGET, Options, Planned, fault_help, kinds_help,
-};
 pub(super) use say;
 
 pub(super) fn main(mut apiserver: ApiserverArgs) -> Result<(), Failure> {
