@@ -91,7 +91,8 @@
 //! operators        the operators of MyWebserver, Memcached, Database and CopyratorRule: they use this library and `formats` alone, as any other operator would
 //! study            makes the wire visible: explains and records requests and answers for `listwatch get`, `watch` and `replay`, and for the lessons in `examples`
 //! formats          parses texts as the Go code of Kubernetes does, for this library, the operators and the API server; `yaml` does so for YAML
-//! apiserver        the embedded API server, which knows nothing of this library; with the scorecard
+//! apiserver        the embedded API server, which knows nothing of this library
+//! scorecard        finds the bugs of an operator in any language, by faults of that server
 //! cli              the binary: `run`, `get`, `watch`, … and the commands of developers: `demo`, `new`, `scorecard`, …
 //! ```
 //!

@@ -22,7 +22,8 @@ mod stateful_set;
 mod volume;
 
 pub(crate) use eviction::evict;
-pub(crate) use kubelet::{HEARTBEAT, NODE};
+pub(crate) use kubelet::HEARTBEAT;
+pub use kubelet::NODE;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque},

@@ -43,10 +43,10 @@ pub(crate) const PATH: &str = "/listwatch/faults";
 pub(crate) const HELD_PATH: &str = "/listwatch/faults/held";
 
 /// The annotation that [`Fault::Meddle`] changes.
-pub(crate) const MEDDLED: &str = "listwatch/meddled";
+pub const MEDDLED: &str = "listwatch/meddled";
 
 /// The user of this change.
-pub(crate) const MEDDLER: &str = "meddler";
+pub const MEDDLER: &str = "meddler";
 
 /// Most planned faults at a time. One more drops the oldest.
 const FAULTS_MAX: usize = 100;

@@ -26,7 +26,7 @@
 //! The modules, from the connection down. Each module uses only the modules below it:
 //!
 //! ```text
-//! scorecard/      tests an operator in any language, as a process against a server of its own
+//! resource        what the server serves and stores, for programs that look at it without requests
 //! http/           server (TLS, connections), router (path and method to handler), admitted, handlers, reviews, containers
 //!                 (logs, commands), metrics, options, response, websocket
 //! controllers/    garbage collector, namespaces, rollout (Deployments, ReplicaSets), stateful_set, daemon_set, volume (claims
@@ -60,7 +60,7 @@
 //! clock           the timestamps in objects
 //! ```
 
-pub mod scorecard;
+mod resource;
 mod http;
 mod controllers;
 mod verbs;
@@ -115,11 +115,13 @@ use crate::{
 };
 pub use crate::{
     authorization::Rule,
+    controllers::NODE,
     exec::ExecRule,
-    faults::{Cut, Fault, Planned, help as fault_help},
+    faults::{Cut, Fault, MEDDLED, MEDDLER, Planned, help as fault_help},
     http::LOG_TARGET,
-    kinds::help as kinds_help,
-    records::{RequestRecord, WriteRecord},
+    kinds::{custom_resources::at_path, help as kinds_help},
+    records::{RequestRecord, WriteRecord, differences},
+    resource::Resource,
     storage::Checkpoint,
 };
 
@@ -345,7 +347,9 @@ impl ApiServer {
         lock(&self.server.requests).iter().cloned().collect()
     }
 
-    pub(crate) fn request_count(&self) -> usize {
+    /// How many records [`ApiServer::requests`] has.
+    #[must_use]
+    pub fn request_count(&self) -> usize {
         lock(&self.server.requests).len()
     }
 
@@ -388,6 +392,18 @@ impl ApiServer {
     /// Adds a fault. It takes effect at once, or on the requests that match it.
     pub fn fault(&self, fault: impl Into<Planned>) {
         self.server.fault(fault.into());
+    }
+
+    /// Whether a fault is still to come.
+    #[must_use]
+    pub fn is_fault_planned(&self) -> bool {
+        self.server.faults.is_planned()
+    }
+
+    /// Whether a fault holds a request.
+    #[must_use]
+    pub fn is_holding(&self) -> bool {
+        self.server.faults.is_holding()
     }
 
     /// Waits until a fault holds a request. Returns the held requests, oldest first: `POST /api/v1/namespaces`.

@@ -145,7 +145,7 @@ fn rfc3339(time: SystemTime) -> String {
 }
 
 /// Adds the paths of the fields in which two values differ.
-pub(crate) fn differences(before: &Value, after: &Value, at: &str, paths: &mut Vec<String>) {
+pub fn differences(before: &Value, after: &Value, at: &str, paths: &mut Vec<String>) {
     match (before, after) {
         (Value::Object(one), Value::Object(other)) => {
             let keys: BTreeSet<&String> = one.keys().chain(other.keys()).collect();

@@ -371,6 +371,17 @@ impl Checkpoint {
         Checkpoint { revision, objects: objects.collect() }
     }
 
+    /// The resourceVersion of its latest write.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.revision
+    }
+
+    /// The objects, each after the name of its resource (`deployments.apps`) and its key (`default/web`).
+    pub fn objects(&self) -> impl Iterator<Item = (&str, &str, &Arc<Value>)> {
+        self.objects.iter().map(|(place, object)| (&*place.collection, &*place.key, object))
+    }
+
     /// The checkpoint for a file. Secrets and their values are in it.
     #[must_use]
     pub fn to_json(&self) -> Value {

@@ -1,4 +1,4 @@
-//! `listwatch scorecard`: what it prints, and that it leaves no process. Its checks are tested in `apiserver/tests/it/scorecard.rs`.
+//! `listwatch scorecard`: what it prints, and that it leaves no process. Its checks are tested in `scorecard/tests/it`.
 
 use std::{
     fs,

@@ -24,7 +24,8 @@ use crate::{
 /// resourceVersion, also in bookmarks.
 pub(crate) const HEARTBEAT: Duration = Duration::from_secs(10);
 
-pub(crate) const NODE: &str = "node-1";
+/// The name of the simulated Node.
+pub const NODE: &str = "node-1";
 
 /// Images with this in their name do not exist.
 const MISSING_IMAGE: &str = "does-not-exist";

@@ -127,7 +127,7 @@ fn cell(kind: &str, value: &Value, clock: &Clock) -> Value {
 /// The first result of a JSON path: `.status.conditions[?(@.type=="Ready")].status`, `.status.addresses[*].value`,
 /// `.spec.ports[0].port`, `.metadata.labels.a\.b`. The dialect is kubectl's, not RFC 9535, which the crates implement: there, a
 /// path begins with `$`, and a dot is not escaped. Filters support only equality. A path with `..` has no result here.
-pub(crate) fn at_path<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
+pub fn at_path<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
     let mut value = object;
     let mut rest = path.trim_start_matches('$');
     while !rest.is_empty() {

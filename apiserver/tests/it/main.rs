@@ -21,6 +21,4 @@ mod kinds;
 mod kubectl;
 mod protobuf;
 mod schemas;
-mod scorecard;
-mod static_checks;
 mod webhook_port;

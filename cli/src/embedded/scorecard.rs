@@ -10,8 +10,8 @@ use std::{
 };
 
 use clap::{Args, ValueEnum, builder::RangedU64ValueParser};
-use listwatch_apiserver::scorecard::{
-    self, CannotJudge, CheckResult, Extent, Outcome, SampleCondition, Scorecard,
+use listwatch_scorecard::{
+    self as scorecard, CannotJudge, CheckResult, Extent, Outcome, SampleCondition, Scorecard,
 };
 use serde_json::Value;
 use tracing::Level;

@@ -1,0 +1,75 @@
+//! The watches get a 410, and of the list that follows, the second half comes two seconds later: of the custom resources, then of the
+//! children. Meanwhile, annotations wake the operator, and the children are deleted. It may not take what is still to come for deleted, nor lose
+//! what changes meanwhile.
+//!
+//! It would have found stackabletech/hdfs-operator#774: reconciled while a reset store was being filled, and dropped members of a RoleBinding.
+
+use std::time::Duration;
+
+use listwatch_apiserver::{Fault, WriteRecord};
+
+use super::{
+    super::{
+        lab::Lab,
+        reference::Reference,
+        report::{Outcome, Verdict},
+        settings::CannotJudge,
+    },
+    by_kind, failure, no_children,
+};
+
+/// How much later the second half of a list comes.
+const PAUSE: Duration = Duration::from_secs(2);
+
+pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
+    let children = reference.repaired().await?;
+    if children.is_empty() {
+        return Ok(no_children());
+    }
+    let mut lab = reference.settled().await?;
+    let (mut lists, mut late) = (0, None);
+    let of_samples = lab.sample_watch_paths();
+    let of_children: Vec<String> = by_kind(children).into_keys().collect();
+    for (paths, what) in [(of_samples, "custom resources"), (of_children, "children")] {
+        let before = lab.server.version();
+        lists += begin_lists(&lab, &paths).await;
+        lab.poke().await;
+        lab.poke_children(children).await;
+        lab.wait(PAUSE / 2).await;
+        if let Some(write) = lab.work_since(before).into_iter().find(WriteRecord::is_deletion) {
+            let name = format!("{}/{}", write.resource, write.object);
+            return Ok(Verdict::fail(format!(
+                "while half of a list of the {what} had come, it deleted {name}"
+            )));
+        }
+        lab.delete_children(children).await;
+        lab.wait(PAUSE / 2).await;
+        lab.server.end_faults();
+        let after = format!("children deleted while half of a list of the {what} had come");
+        if let Some(failure) = failure(reference.judge(&mut lab, &after).await?, &mut late) {
+            return Ok(failure);
+        }
+    }
+    reference.give_back(lab).await;
+    if lists == 0 {
+        return Ok(Verdict::new(Outcome::Skip, "the operator did not list again while the fault lasted"));
+    }
+    Ok(late.unwrap_or_else(|| Verdict::pass("half of a list is not taken for the whole")))
+}
+
+/// Ends the watches with these paths, and waits until the first halves of the lists have come. Returns of how many.
+async fn begin_lists(lab: &Lab<'_>, paths: &[String]) -> usize {
+    let from = lab.server.requests().len();
+    for path in paths {
+        lab.server.fault(Fault::SlowLists(PAUSE).on("", path).by(&lab.user()));
+        lab.server.fault(Fault::ExpireWatches.on("", path));
+    }
+    let listed = || {
+        let requests = lab.server.requests();
+        let targets = requests.iter().skip(from).map(|request| format!("{}?{}", request.path, request.query));
+        let targets: Vec<String> = targets.collect();
+        paths.iter().filter(|path| targets.iter().any(|target| target.contains(*path))).count()
+    };
+    lab.within_fault(|| listed() == paths.len()).await;
+    listed()
+}

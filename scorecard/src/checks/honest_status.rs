@@ -1,0 +1,196 @@
+//! Fields of the custom resource are changed, as its CRD suggests. The status may not say `Ready` for the new generation before the children have
+//! changed, nor be of a generation that does not exist yet, or of an older one than before. `lastTransitionTime` is the time at which the
+//! status of a condition changed. What a status does not have is not judged.
+//!
+//! Before that, the samples are created while no Pod fits on the node. A custom resource that owns a Deployment, StatefulSet, ReplicaSet or Pod may not
+//! say `Ready` or `Available` then. An operator whose status does not say so without the fault is not asked.
+//!
+//! It would have found cloudnative-pg/cloudnative-pg#11390: ready for a generation that was not reconciled yet.
+
+use http::Method;
+use listwatch_apiserver::{NODE, WriteRecord};
+use serde_json::{Value, json};
+
+use super::super::{
+    lab::{Dependent, Lab},
+    reference::Reference,
+    report::{Outcome, Verdict},
+    settings::CannotJudge,
+    spec_changes::Intent,
+    trial,
+};
+
+/// Most changes.
+const CHANGES_MAX: usize = 3;
+
+pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
+    if let Some(problem) = ready_without_pods(reference).await? {
+        return Ok(Verdict::fail(problem));
+    }
+    let mut lab = reference.settled().await?;
+    let mut trials = trial::trials(reference, &lab, Intent::Change).await;
+    trials.truncate(CHANGES_MAX);
+    if trials.is_empty() {
+        return Ok(Verdict::new(Outcome::Skip, "the server accepts no change of the samples"));
+    }
+    let names: Vec<String> = lab.custom_samples().map(|sample| lab.name_of_sample(sample)).collect();
+    let mut too_early = Vec::new();
+    for trial in &trials {
+        let name = lab.name_of_sample(trial.sample);
+        for is_back in [false, true] {
+            let version = lab.server.version();
+            if !is_back {
+                trial.apply(&lab).await;
+            } else if !trial.revert(&mut lab).await? {
+                return Ok(trial::stays());
+            }
+            lab.until_work_since(version).await;
+            lab.settle().await?;
+            let child = child_after_ready(&lab.work_since(version), &name, &names);
+            too_early.extend(child.map(|child| format!("{name} is Ready before {child}: {}", trial.what())));
+        }
+    }
+    let mut writes = lab.work_since(lab.version);
+    writes.retain(|write| names.contains(&name_of(write)));
+    if let Some(problem) = writes.iter().find_map(wrong_generation) {
+        return Ok(Verdict::fail(problem));
+    }
+    match &too_early[..] {
+        [] => {}
+        // It may be late, and not because of this change.
+        [once] => return Ok(Verdict::new(Outcome::Warn, format!("{once} (once)"))),
+        [first, ..] => return Ok(Verdict::fail(first)),
+    }
+    if let Some(problem) = writes.iter().find_map(moved_time) {
+        return Ok(Verdict::new(Outcome::Warn, problem));
+    }
+    let statuses: Vec<&Value> =
+        writes.iter().filter_map(|write| Some(&write.after.as_ref()?["status"])).collect();
+    let has_conditions = statuses.iter().any(|status| conditions(status).next().is_some());
+    reference.give_back(lab).await;
+    if !has_conditions && statuses.iter().all(|status| status["observedGeneration"].is_null()) {
+        return Ok(Verdict::new(Outcome::Skip, "no status has conditions, or an observedGeneration"));
+    }
+    Ok(Verdict::pass(format!("{} statuses, with {} changes of the spec", statuses.len(), trials.len())))
+}
+
+/// Creates the samples while no Pod fits on the node. Returns a custom resource that says that it is ready nevertheless.
+async fn ready_without_pods(reference: &Reference<'_>) -> Result<Option<String>, CannotJudge> {
+    let lab = reference.settled().await?;
+    let is_usual = !ready(&lab, |_| true).is_empty();
+    reference.give_back(lab).await;
+    if !is_usual {
+        return Ok(None);
+    }
+    let mut lab = reference.lab().await?;
+    lab.connected().await?;
+    let taint = json!({"key": "scorecard.listwatch/full", "effect": "NoSchedule"});
+    let node = lab.path_of_object("nodes", NODE);
+    lab.request(Method::PATCH, &node, json!({"spec": {"taints": [taint]}})).await;
+    lab.create_samples().await?;
+    lab.until_work_since(lab.version).await;
+    lab.settle().await?;
+    let ready = lab.lasting(|lab| ready(lab, has_no_ready_replica)).await?;
+    lab.end().await;
+    Ok(ready.into_iter().next())
+}
+
+/// The custom resources that say `Ready` or `Available`, and own workloads, all of which `are` so.
+fn ready(lab: &Lab<'_>, are: fn(&Value) -> bool) -> Vec<String> {
+    let (writes, children) = (lab.work_since(lab.version), lab.children());
+    let mut ready = Vec::new();
+    for name in lab.custom_samples().map(|sample| lab.name_of_sample(sample)) {
+        let newest = writes.iter().rev().find(|write| name_of(write) == name);
+        let Some(object) = newest.and_then(|write| write.after.as_ref()) else { continue };
+        let is_ready = |one: &&Value| {
+            ["Ready", "Available"].iter().any(|name| one["type"] == *name) && one["status"] == "True"
+        };
+        let Some(condition) = conditions(&object["status"]).find(is_ready) else { continue };
+        let own = children.iter().filter(|child| is_workload(child) && is_owner(object, &child.object));
+        let own: Vec<&Dependent> = own.collect();
+        if let Some(first) = own.first()
+            && own.iter().all(|child| are(&child.object))
+        {
+            let of_type = condition["type"].as_str().unwrap_or_default();
+            let child = format!("{}/{}", first.resource, first.key);
+            ready.push(format!(
+                "{name} is {of_type}, but its Pods are pending: no replica of {child} is ready"
+            ));
+        }
+    }
+    ready
+}
+
+fn is_owner(object: &Value, child: &Value) -> bool {
+    let mut owners = child["metadata"]["ownerReferences"].as_array().into_iter().flatten();
+    owners.any(|owner| owner["uid"] == object["metadata"]["uid"])
+}
+
+/// Not a DaemonSet: it has no Pods where none fit.
+fn is_workload(child: &Dependent) -> bool {
+    ["Deployment", "StatefulSet", "ReplicaSet", "Pod"].contains(&&*child.kind)
+        && child.object["spec"]["replicas"] != 0
+}
+
+/// Whether a workload, or a Pod, waits.
+fn has_no_ready_replica(workload: &Value) -> bool {
+    let status = &workload["status"];
+    status["readyReplicas"].as_u64().unwrap_or_default() == 0 && status["phase"] != "Running"
+}
+
+/// `pages.example.com/default/a`
+fn name_of(write: &WriteRecord) -> String {
+    format!("{}/{}", write.resource, write.object)
+}
+
+fn conditions(status: &Value) -> impl Iterator<Item = &Value> {
+    status["conditions"].as_array().into_iter().flatten()
+}
+
+/// The first child that was changed, if the custom resource was ready for its new generation before.
+fn child_after_ready(writes: &[WriteRecord], sample: &str, samples: &[String]) -> Option<String> {
+    let is_ready = |write: &WriteRecord| {
+        let Some(object) = write.after.as_ref().filter(|_| name_of(write) == sample) else { return false };
+        let (status, generation) = (&object["status"], &object["metadata"]["generation"]);
+        let mut ready = conditions(status).filter(|one| one["type"] == "Ready" && one["status"] == "True");
+        ready.any(|condition| {
+            let of_condition = Some(&condition["observedGeneration"]).filter(|of| !of.is_null());
+            of_condition.unwrap_or(&status["observedGeneration"]) == generation
+        })
+    };
+    let children = writes.iter().position(|write| !samples.contains(&name_of(write)))?;
+    let is_too_early = writes[..children].iter().any(is_ready);
+    is_too_early.then(|| name_of(&writes[children]))
+}
+
+/// An `observedGeneration` that the object does not have yet, or that is smaller than before.
+fn wrong_generation(write: &WriteRecord) -> Option<String> {
+    let after = write.after.as_ref()?;
+    let (name, status) = (name_of(write), &after["status"]);
+    let generation = after["metadata"]["generation"].as_u64()?;
+    let observed = |status: &Value| status["observedGeneration"].as_u64();
+    let of_conditions = conditions(status).filter_map(observed);
+    if let Some(future) = of_conditions.chain(observed(status)).find(|observed| *observed > generation) {
+        return Some(format!(
+            "{name} has the observedGeneration {future}, but only the generation {generation}"
+        ));
+    }
+    let (before, now) = (observed(&write.before.as_ref()?["status"])?, observed(status)?);
+    (now < before).then(|| format!("{name} .status.observedGeneration falls from {before} to {now}"))
+}
+
+/// A condition whose `lastTransitionTime` changes, although its status stays.
+fn moved_time(write: &WriteRecord) -> Option<String> {
+    let (before, after) = (write.before.as_ref()?, write.after.as_ref()?);
+    let is_moved = |condition: &&Value| {
+        let same = |field: &str, other: &Value| condition[field] == other[field];
+        let mut before = conditions(&before["status"]);
+        before.any(|other| same("type", other) && same("status", other) && !same("lastTransitionTime", other))
+    };
+    let condition = conditions(&after["status"]).find(is_moved)?;
+    let (name, of_type) = (name_of(write), condition["type"].as_str().unwrap_or_default());
+    Some(format!(
+        "{name} .status.conditions[{of_type}].lastTransitionTime changes, although the status stays {}",
+        condition["status"]
+    ))
+}

@@ -1,0 +1,47 @@
+//! The watch of one kind of children sends nothing while the operator creates them, and while something else wakes it. It may not see its own
+//! writes, and must not do them again.
+//!
+//! It would have found scylladb/scylla-operator#2492: the created object was not in the cache yet, so a second one was created.
+
+use std::collections::BTreeSet;
+
+use listwatch_apiserver::Fault;
+
+use super::{
+    super::{
+        reference::{Reference, Trigger},
+        report::{Outcome, Verdict},
+        settings::CannotJudge,
+    },
+    failure,
+};
+
+/// Most kinds: each costs a run.
+const KINDS_MAX: usize = 4;
+
+pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
+    let creates = reference.triggers.iter().filter(|trigger| trigger.is_create());
+    let plurals: BTreeSet<&str> = creates.map(Trigger::plural).collect();
+    let plurals: Vec<&str> = plurals.into_iter().take(KINDS_MAX).collect();
+    if plurals.is_empty() {
+        return Ok(Verdict::new(Outcome::Skip, "the operator creates nothing"));
+    }
+    let mut late = None;
+    for plural in &plurals {
+        let mut lab = reference.lab().await?;
+        lab.connected().await?;
+        lab.server.fault(Fault::StallWatches.on("", &format!("/{plural}?")));
+        lab.create_samples().await?;
+        lab.settle().await?;
+        lab.poke().await;
+        lab.settle().await?;
+        lab.server.end_faults();
+        let after = format!("the watch of {plural} lagged");
+        let verdict = reference.judge_counts(&mut lab, &after).await?;
+        lab.end().await;
+        if let Some(failure) = failure(verdict, &mut late) {
+            return Ok(failure);
+        }
+    }
+    Ok(late.unwrap_or_else(|| Verdict::pass(format!("{} kinds lagged", plurals.len()))))
+}

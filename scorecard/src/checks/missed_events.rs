@@ -1,0 +1,34 @@
+//! Children are deleted while the watch of their kind is stalled; then the watch ends with a 410. Nobody sees the deletion as an event: it
+//! shows only in the next list.
+//!
+//! It would have found instaclustr/cassandra-operator#398: a missed `deletionTimestamp`, so a claim stayed for ever.
+
+use listwatch_apiserver::Fault;
+
+use super::{
+    super::{reference::Reference, report::Verdict, settings::CannotJudge},
+    by_kind, failure, no_children,
+};
+
+pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
+    let kinds = by_kind(reference.repaired().await?);
+    if kinds.is_empty() {
+        return Ok(no_children());
+    }
+    let mut lab = reference.settled().await?;
+    let mut late = None;
+    for (path, children) in &kinds {
+        lab.server.fault(Fault::StallWatches.on("", path));
+        lab.delete_children(children).await;
+        lab.server.fault(Fault::ExpireWatches.on("", path));
+        lab.settle().await?;
+        lab.server.end_faults();
+        let after =
+            format!("{}/{} was deleted, and its watch got a 410", children[0].resource, children[0].key);
+        if let Some(failure) = failure(reference.judge(&mut lab, &after).await?, &mut late) {
+            return Ok(failure);
+        }
+    }
+    reference.give_back(lab).await;
+    Ok(late.unwrap_or_else(|| Verdict::pass(format!("{} kinds", kinds.len()))))
+}

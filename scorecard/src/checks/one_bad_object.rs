@@ -1,0 +1,49 @@
+//! All that the operator creates for one of the custom resources is refused. Meanwhile a child of another one is deleted, and must come back.
+//!
+//! It would have found kairos-io/kairos#4835: one object blocks the operator for all.
+
+use listwatch_apiserver::Fault;
+
+use super::super::{
+    lab::SECOND,
+    reference::Reference,
+    report::{Outcome, Verdict},
+    settings::CannotJudge,
+};
+use super::no_children;
+
+pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
+    let children = reference.repaired().await?;
+    if children.is_empty() {
+        return Ok(no_children());
+    }
+    let mut lab = reference.settled().await?;
+    let (webhook, message) = ("deny.example.com".to_owned(), "refused for a test".to_owned());
+    let deny = Fault::Deny { webhook, message, code: 403 };
+    lab.server.fault(deny.clone().on("POST", &format!("/namespaces/{SECOND}/")).by(&lab.user()));
+    let applied = reference.triggers.iter().filter(|trigger| trigger.is_create() && trigger.method != "POST");
+    for trigger in applied {
+        let path = format!("/namespaces/{SECOND}/{}/", trigger.plural());
+        lab.server.fault(deny.clone().on(&trigger.method, &path).by(&lab.user()));
+    }
+    if !lab.create_copies().await? {
+        reference.give_back(lab).await;
+        return Ok(Verdict::new(Outcome::Skip, "the samples have no namespace"));
+    }
+    lab.settle().await?;
+    lab.delete_children(children).await;
+    lab.settle().await?;
+    let missing =
+        lab.lasting(|lab| children.iter().filter(|child| !lab.has_child(child)).cloned().collect()).await?;
+    if let Some(first) = missing.first() {
+        return Ok(Verdict::fail(format!(
+            "{}/{} was not created again beside an object whose children are refused",
+            first.resource, first.key
+        )));
+    }
+    lab.server.end_faults();
+    lab.delete_copies().await?;
+    let verdict = reference.judge(&mut lab, "the bad object was deleted").await?;
+    reference.give_back(lab).await;
+    Ok(verdict)
+}

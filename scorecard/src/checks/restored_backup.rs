@@ -1,0 +1,51 @@
+//! A backup of the API server is restored, so the versions go back: a client that resumes its watches waits for versions that are long in coming.
+//! Then the children are deleted. An operator that only a restart repairs gets a warning, as most need one.
+//!
+//! It would have found kubernetes/kubernetes#107457: after a restore, blind for hours.
+
+use listwatch_apiserver::Fault;
+
+use super::{
+    super::{
+        reference::Reference,
+        report::{Outcome, Verdict},
+        settings::CannotJudge,
+    },
+    no_children,
+};
+
+/// Changes of each object that the restore takes back: more than follow it.
+const CHANGES: usize = 20;
+
+pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
+    let children = reference.repaired().await?;
+    if children.is_empty() {
+        return Ok(no_children());
+    }
+    let mut lab = reference.settled().await?;
+    lab.server.fault(Fault::Backup);
+    for _ in 0..CHANGES {
+        lab.poke().await;
+        lab.poke_children(children).await;
+    }
+    lab.settle().await?;
+    lab.server.fault(Fault::Restore);
+    lab.settle().await?;
+    lab.delete_children(children).await;
+    let verdict = reference.judge(&mut lab, "children deleted after a backup was restored").await?;
+    if verdict.result != Outcome::Fail {
+        lab.end().await;
+        return Ok(verdict);
+    }
+    lab.kill().await;
+    lab.start()?;
+    lab.connected().await?;
+    let after = "children deleted after a backup was restored, and a restart";
+    let restarted = reference.judge(&mut lab, after).await?;
+    if restarted.result == Outcome::Fail {
+        return Ok(restarted);
+    }
+    lab.end().await;
+    let reason = format!("{} (repaired by a restart)", verdict.reason);
+    Ok(Verdict { result: Outcome::Warn, reason, ..verdict })
+}

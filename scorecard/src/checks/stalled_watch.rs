@@ -1,0 +1,45 @@
+//! The watches of the children are silent, and their connections stay open, as behind a load balancer that has forgotten them. Children are
+//! deleted. A client that trusts the silence learns of it only when its watch ends, so the check waits for long, and at most warns.
+
+use listwatch_apiserver::Fault;
+
+use super::{
+    super::{
+        reference::Reference,
+        report::{Outcome, Verdict},
+        settings::CannotJudge,
+    },
+    by_kind, no_children,
+};
+
+/// How often it waits for as long as a difference may last otherwise.
+const WAITS: u32 = 4;
+
+pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
+    let children = reference.repaired().await?;
+    if children.is_empty() {
+        return Ok(no_children());
+    }
+    let mut lab = reference.settled().await?;
+    for path in by_kind(children).keys() {
+        lab.server.fault(Fault::StallWatches.on("", path).by(&lab.user()));
+    }
+    lab.delete_children(children).await;
+    let mut missing = Vec::new();
+    for _ in 0..WAITS {
+        missing = lab.lasting(|lab| children.iter().filter(|child| !lab.has_child(child)).collect()).await?;
+        if missing.is_empty() {
+            break;
+        }
+    }
+    lab.end().await;
+    let Some(first) = missing.first() else {
+        return Ok(Verdict::pass("children were created again while their watches were silent"));
+    };
+    let secs = (reference.scorecard.patience * WAITS).as_secs();
+    let reason = format!(
+        "{}/{} was not created again within {secs} s, while its watch was silent",
+        first.resource, first.key
+    );
+    Ok(Verdict::new(Outcome::Warn, reason))
+}

@@ -1,0 +1,48 @@
+//! The same custom resources are created in a second namespace, and later deleted. Both must get to the same state, and the
+//! deletion may not touch the first.
+//!
+//! It would have found rabbitmq/cluster-operator#1864: an object of the same name in another namespace.
+
+use listwatch_apiserver::WriteRecord;
+
+use super::super::{
+    lab::{Lab, SECOND},
+    reference::Reference,
+    report::{Outcome, Verdict},
+    settings::CannotJudge,
+};
+
+pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
+    let mut lab = reference.settled().await?;
+    let before = lab.server.version();
+    if !lab.create_copies().await? {
+        reference.give_back(lab).await;
+        return Ok(Verdict::new(Outcome::Skip, "the samples have no namespace"));
+    }
+    let is_second = |write: &WriteRecord| write.object.starts_with(&format!("{SECOND}/"));
+    let begun = |lab: &Lab<'_>| match lab.work_since(before).iter().any(is_second) {
+        true => Vec::new(),
+        false => vec![()],
+    };
+    let idle = lab.lasting(begun).await?;
+    lab.settle().await?;
+    if !idle.is_empty() {
+        lab.end().await;
+        return Ok(Verdict::new(Outcome::Skip, "it writes nothing there: does it serve only one namespace?"));
+    }
+    let differences =
+        lab.lasting(|lab| reference.state.differences_in(&lab.snapshot(), &reference.mask, SECOND)).await?;
+    if !differences.is_empty() {
+        // A value may have the namespace in it, or a hash of it.
+        let is_object = differences.iter().any(|difference| difference.path.is_empty());
+        return Ok(Verdict::differs(
+            if is_object { Outcome::Fail } else { Outcome::Warn },
+            &format!("the same in the namespace {SECOND}"),
+            differences,
+        ));
+    }
+    lab.delete_copies().await?;
+    let verdict = reference.judge(&mut lab, "deleted in the second namespace").await?;
+    reference.give_back(lab).await;
+    Ok(verdict)
+}

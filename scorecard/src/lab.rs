@@ -1,0 +1,876 @@
+//! One run: a new server, the operator as a process, the samples, and what a user does with them.
+//!
+//! Nothing here fails because the machine is slow. The operator has settled when nothing was written for [`Scorecard::settle`], or
+//! for three times the longest pause so far. This time is counted in ticks, so a busy machine, which delays the ticks, has
+//! more of it. A difference must last for [`Scorecard::patience`], in ticks, and through a poke, until it counts.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashSet},
+    env,
+    fs::{self, File},
+    io,
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{Method, Request, header};
+use http_body_util::{BodyExt, Full};
+use listwatch_apiserver::{ApiServer, Options, Resource, Rule, WriteRecord};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::time::{Instant, sleep};
+
+use super::{
+    journal::{self, Journal},
+    process::Process,
+    report::{Outcome, Verdict},
+    settings::{CannotJudge, Scorecard},
+    snapshot::{self, Mask, POKE, Snapshot},
+};
+
+/// How often the server is looked at.
+const TICK: Duration = Duration::from_millis(20);
+
+/// After the runs without a fault, this share of [`Scorecard::settle`] is enough for an operator that sleeps.
+const ASLEEP_SHARE: u32 = 3;
+
+/// The longest fault. After more failures, clients wait for longer than anybody wants to.
+const FAULT_TICKS_MAX: usize = 100;
+
+/// Changes of one object by the operator without a pause, until it counts as a loop.
+const LOOP_WRITES: usize = 100;
+
+/// Changes of one object that are too many for an operator that has not settled in time.
+const SLOW_LOOP_WRITES: usize = 5;
+
+/// Writes until the operator has settled that are too many for any operator.
+const WRITES_MAX: usize = 3000;
+
+/// How often an operator that has ended is started again in a run.
+const RESTARTS_MAX: usize = 3;
+
+/// What the names of the directories of runs begin with.
+const DIR_PREFIX: &str = "listwatch-scorecard-";
+
+/// The file in such a directory that is locked while the run lasts.
+const LOCK: &str = "lock";
+
+/// The namespace of samples without one.
+const NAMESPACE: &str = "default";
+
+/// A namespace for copies of the samples. It sorts before the others.
+pub(super) const SECOND: &str = "a-scorecard";
+
+/// An object that the operator has created.
+pub(super) struct Dependent {
+    /// `statefulsets.apps`
+    pub(super) resource: String,
+    /// `default/web`
+    pub(super) key: String,
+    /// `StatefulSet`
+    pub(super) kind: String,
+    pub(super) object: Value,
+}
+
+/// The name of a [`Dependent`], which is the same in each run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ChildKey {
+    /// `statefulsets.apps`
+    pub(super) resource: String,
+    /// `default/web`
+    pub(super) key: String,
+    /// `StatefulSet`
+    pub(super) kind: String,
+}
+
+impl ChildKey {
+    pub(super) fn of(child: &Dependent) -> ChildKey {
+        ChildKey { resource: child.resource.clone(), key: child.key.clone(), kind: child.kind.clone() }
+    }
+
+    /// What the watches of its kind have in their targets.
+    pub(super) fn watch_path(&self) -> String {
+        format!("/{}?", self.resource.split('.').next().unwrap_or_default())
+    }
+}
+
+pub(super) struct Lab<'a> {
+    pub(super) server: ApiServer,
+    scorecard: &'a Scorecard,
+    /// See [`remove_left_behind`].
+    _lock: File,
+    dir: TempDir,
+    process: Option<Process>,
+    starts: usize,
+    /// How often [`Lab::delete_children`] has deleted children of the process.
+    pub(super) deletions: usize,
+    /// Why processes ended by themselves, and their panics.
+    pub(super) incidents: Vec<String>,
+    /// All that the operator may do. `None`: everything.
+    pub(super) permissions: Option<Vec<Rule>>,
+    /// What existed before the samples.
+    before: HashSet<String>,
+    /// The version before the samples.
+    pub(super) version: u64,
+    /// The writes since then of the run from which this one started.
+    earlier: Vec<WriteRecord>,
+    /// Objects and their fields that the operator writes for ever. Such writes do not count as work.
+    pub(super) noise: BTreeSet<(String, String)>,
+    /// How long a fault delays each answer, and so each pause.
+    pub(super) delay: Duration,
+    /// The longest pause of the runs without a fault, in ticks. `None` in these runs.
+    pub(super) pause: Option<u32>,
+}
+
+impl<'a> Lab<'a> {
+    async fn empty(scorecard: &'a Scorecard) -> Result<Lab<'a>, CannotJudge> {
+        let cannot = |what: &str, error: std::io::Error| CannotJudge(format!("{what}: {error}"));
+        let options = Options { heartbeat: Duration::from_secs(3600), ..Options::default() };
+        let server = ApiServer::start(options).await.map_err(|error| cannot("start a server", error))?;
+        let dir = TempDir::with_prefix(DIR_PREFIX).map_err(|error| cannot("temporary directory", error))?;
+        let lock = locked(dir.path()).map_err(|error| cannot("lock", error))?;
+        Ok(Lab {
+            server,
+            scorecard,
+            _lock: lock,
+            dir,
+            process: None,
+            starts: 0,
+            deletions: 0,
+            incidents: Vec::new(),
+            permissions: None,
+            before: HashSet::new(),
+            version: 0,
+            earlier: Vec::new(),
+            noise: BTreeSet::new(),
+            delay: Duration::ZERO,
+            pause: None,
+        })
+    }
+
+    /// A server with the CRDs. Its versions begin a little later in each run, so that an object that has them differs.
+    pub(super) async fn new(scorecard: &'a Scorecard) -> Result<Lab<'a>, CannotJudge> {
+        let lab = Lab::empty(scorecard).await?;
+        for number in 0..fastrand::u8(1..20) {
+            let mark = json!({"metadata": {"name": format!("scorecard-{number}")}});
+            let (status, body) =
+                lab.request(Method::POST, "/api/v1/namespaces/kube-public/configmaps", mark).await;
+            debug_assert_eq!(status, 201, "{body}");
+        }
+        for crd in &scorecard.crds {
+            lab.create(crd, "--crd").await?;
+        }
+        if lab.custom_samples().next().is_none() {
+            return Err(CannotJudge("--sample: no object of a kind that --crd defines".to_owned()));
+        }
+        Ok(lab)
+    }
+
+    /// A run whose server has the state of another run at a version. No operator runs yet.
+    pub(super) async fn at(other: &Lab<'a>, version: u64) -> Result<Lab<'a>, CannotJudge> {
+        let mut lab = Lab::empty(other.scorecard).await?;
+        let checkpoint = other.server.checkpoint_at(version);
+        let checkpoint =
+            checkpoint.ok_or_else(|| CannotJudge("more writes than the history keeps".to_owned()))?;
+        lab.server.restore(&checkpoint);
+        (lab.before, lab.version, lab.starts) = (other.before.clone(), other.version, other.starts);
+        lab.earlier = other.server.writes_since(other.version);
+        lab.earlier.retain(|write| write.version <= version);
+        lab.delete_leases().await;
+        // Those that the user had not created yet.
+        for sample in &other.scorecard.samples {
+            let (status, _) = lab.request(Method::GET, &lab.path_of_sample(sample), Value::Null).await;
+            if status == 404 {
+                lab.create(sample, "--sample").await?;
+            }
+        }
+        Ok(lab)
+    }
+
+    /// A run up to the operator that waits for the samples.
+    pub(super) async fn started(scorecard: &'a Scorecard) -> Result<Lab<'a>, CannotJudge> {
+        let mut lab = Lab::new(scorecard).await?;
+        lab.start()?;
+        lab.connected().await?;
+        Ok(lab)
+    }
+
+    /// The user of the process that runs now.
+    pub(super) fn user(&self) -> String {
+        format!("operator-{}", self.starts)
+    }
+
+    /// The version at which a custom resource got its `deletionTimestamp`, if it has waited for something.
+    pub(super) fn termination_since(&self, version: u64) -> Option<u64> {
+        let is_terminating = |object: &Arc<Value>| !object["metadata"]["deletionTimestamp"].is_null();
+        let resources: Vec<String> = self.custom_samples().map(|sample| self.collection_of(sample)).collect();
+        let writes = self.server.writes_since(version);
+        let mut writes = writes.iter().filter(|write| {
+            resources.iter().any(|plural| format!("/{}", write.resource).starts_with(&format!("{plural}.")))
+        });
+        writes.find(|write| write.after.as_ref().is_some_and(is_terminating)).map(|write| write.version)
+    }
+
+    /// Whether the operator made a write, in this process or an earlier one of the run.
+    pub(super) fn is_operators(write: &WriteRecord) -> bool {
+        Lab::is_of_operator(&write.user)
+    }
+
+    /// Whether a user is the operator, in this process or an earlier one of the run.
+    pub(super) fn is_of_operator(user: &str) -> bool {
+        user.starts_with("operator-")
+    }
+
+    pub(super) fn start(&mut self) -> Result<(), CannotJudge> {
+        self.starts += 1;
+        self.deletions = 0;
+        if let Some(permissions) = &self.permissions {
+            self.server.set_rules(&self.user(), permissions.clone());
+        }
+        let kubeconfig = self.dir.path().join(format!("kubeconfig-{}", self.starts));
+        let written = fs::write(&kubeconfig, self.server.kubeconfig_of(&self.user()));
+        written.map_err(|error| CannotJudge(format!("{}: {error}", kubeconfig.display())))?;
+        let log = self.dir.path().join(format!("log-{}", self.starts));
+        self.process = Some(Process::start(&self.scorecard.command, &kubeconfig, log)?);
+        Ok(())
+    }
+
+    /// Kills the operator as a crash does. Its Leases are deleted, so that its successor does not wait for their end.
+    pub(super) async fn kill(&mut self) {
+        let Some(process) = self.process.take() else { return };
+        self.incidents.extend(process.panic());
+        process.kill().await;
+        self.delete_leases().await;
+    }
+
+    async fn delete_leases(&self) {
+        for (resource, key, _) in self.server.checkpoint().objects() {
+            if resource == "leases.coordination.k8s.io" && !key.starts_with("kube-node-lease/") {
+                self.request(Method::DELETE, &self.path_of_object(resource, key), Value::Null).await;
+            }
+        }
+    }
+
+    /// Ends the run.
+    pub(super) async fn end(mut self) {
+        self.kill().await;
+    }
+
+    /// Waits until the operator lists or watches the kind of a sample, and has done what it does at its start.
+    pub(super) async fn connected(&mut self) -> Result<(), CannotJudge> {
+        let user = self.user();
+        let collections: Vec<String> =
+            self.custom_samples().map(|sample| self.collection_of(sample)).collect();
+        let started = Instant::now();
+        loop {
+            let requests = self.server.requests();
+            let mut own = requests.iter().filter(|request| request.user == user).peekable();
+            let has_any = own.peek().is_some();
+            let is_read =
+                |path: &str| collections.iter().any(|collection| path.ends_with(collection.as_str()));
+            if self.is_holding() {
+                return Ok(());
+            }
+            if own.any(|request| request.method == "GET" && request.status == 200 && is_read(&request.path)) {
+                break;
+            }
+            if let Some(end) = self.process.as_mut().and_then(Process::ended) {
+                let what =
+                    if has_any { "before it read the samples' kind" } else { "before its first request" };
+                return Err(CannotJudge(format!("COMMAND ended {what}: {end}")));
+            }
+            if started.elapsed() > self.scorecard.start {
+                let secs = self.scorecard.start.as_secs();
+                return Err(CannotJudge(if has_any {
+                    format!("COMMAND did not list or watch {} within {secs} s", collections.join(", "))
+                } else {
+                    format!(
+                        "COMMAND sent no request within {secs} s: does it read KUBECONFIG? {{kubeconfig}} in its arguments becomes \
+                         the path"
+                    )
+                }));
+            }
+            sleep(TICK).await;
+        }
+        self.settle().await?;
+        Ok(())
+    }
+
+    pub(super) async fn create_samples(&mut self) -> Result<(), CannotJudge> {
+        let now = self.server.checkpoint();
+        let uids = now.objects().filter_map(|(.., object)| object["metadata"]["uid"].as_str());
+        self.before = uids.map(str::to_owned).collect();
+        self.version = now.version();
+        for sample in &self.scorecard.samples {
+            self.create(sample, "--sample").await?;
+        }
+        Ok(())
+    }
+
+    /// Creates the custom resources after their deletion.
+    pub(super) async fn create_samples_again(&self) -> Result<(), CannotJudge> {
+        for sample in self.custom_samples() {
+            self.create(sample, "--sample").await?;
+        }
+        Ok(())
+    }
+
+    /// Creates copies of the samples in the namespace [`SECOND`]. False if there is none with a namespace.
+    pub(super) async fn create_copies(&self) -> Result<bool, CannotJudge> {
+        let namespace = json!({"metadata": {"name": SECOND}});
+        self.request(Method::POST, "/api/v1/namespaces", namespace).await;
+        let mut has_any = false;
+        for sample in &self.scorecard.samples {
+            if self.server.resource_of(sample).is_some_and(|resource| resource.is_namespaced()) {
+                let mut copy = sample.clone();
+                copy["metadata"]["namespace"] = SECOND.into();
+                self.create(&copy, "--sample").await?;
+                has_any |= self.custom_samples().any(|custom| custom == sample);
+            }
+        }
+        Ok(has_any)
+    }
+
+    pub(super) async fn delete_copies(&mut self) -> Result<(), CannotJudge> {
+        let mut copies = HashSet::new();
+        for sample in self.custom_samples() {
+            let mut copy = sample.clone();
+            copy["metadata"]["namespace"] = SECOND.into();
+            self.request(Method::DELETE, &self.path_of_sample(&copy), Value::Null).await;
+            copies.insert(self.name_of_sample(&copy));
+        }
+        self.settle().await?;
+        // A clean-up may create an object, which a namespace that is being deleted refuses.
+        self.lasting(|lab| {
+            lab.left_in_second_namespace().into_iter().filter(|left| copies.contains(left)).collect()
+        })
+        .await?;
+        self.delete_second_namespace().await;
+        Ok(())
+    }
+
+    pub(super) async fn delete_second_namespace(&self) {
+        self.request(Method::DELETE, &format!("/api/v1/namespaces/{SECOND}"), Value::Null).await;
+    }
+
+    /// What still exists in the namespace [`SECOND`], and itself.
+    pub(super) fn left_in_second_namespace(&self) -> Vec<String> {
+        let now = self.server.checkpoint();
+        let inside = format!("{SECOND}/");
+        let is_left =
+            |resource: &str, key: &str| (resource, key) == ("namespaces", SECOND) || key.starts_with(&inside);
+        let left = now.objects().filter(|(resource, key, _)| is_left(resource, key));
+        left.map(|(resource, key, _)| format!("{resource}/{key}")).collect()
+    }
+
+    /// The paths of the custom resources.
+    pub(super) fn sample_paths(&self) -> Vec<String> {
+        self.custom_samples().map(|sample| self.path_of_sample(sample)).collect()
+    }
+
+    /// What the watches of the kinds of the custom resources have in their targets.
+    pub(super) fn sample_watch_paths(&self) -> Vec<String> {
+        self.custom_samples().map(|sample| format!("{}?", self.collection_of(sample))).collect()
+    }
+
+    /// The samples of the kinds that the CRDs define.
+    pub(super) fn custom_samples(&self) -> impl Iterator<Item = &'a Value> {
+        let groups: Vec<&str> =
+            self.scorecard.crds.iter().filter_map(|crd| crd["spec"]["group"].as_str()).collect();
+        self.scorecard.samples.iter().filter(move |sample| {
+            let group = sample["apiVersion"].as_str().and_then(|version| version.split('/').next());
+            group.is_some_and(|group| groups.contains(&group))
+        })
+    }
+
+    /// Deletes the custom resources, with a `propagationPolicy`.
+    pub(super) async fn delete_samples(&self, policy: &str) {
+        for sample in self.custom_samples() {
+            let body = json!({"propagationPolicy": policy});
+            self.request(Method::DELETE, &self.path_of_sample(sample), body).await;
+        }
+    }
+
+    /// The custom resources, and what the operator created for them, that still exist, except for the kinds in
+    /// [`Scorecard::keep`].
+    pub(super) fn remaining(&self) -> Vec<String> {
+        let mut remaining = self.samples_left();
+        for child in self.children() {
+            if !self.scorecard.keep.contains(&child.kind) {
+                remaining.push(format!("{}/{}", child.resource, child.key));
+            }
+        }
+        remaining
+    }
+
+    /// The custom resources that still exist.
+    pub(super) fn samples_left(&self) -> Vec<String> {
+        let left = self.custom_samples().filter(|sample| self.stored(sample).is_some());
+        left.map(|sample| self.name_of_sample(sample)).collect()
+    }
+
+    /// The custom resource that does not have what [`Scorecard::settled`] asks for, and what it has. Those that are being deleted need
+    /// not have it.
+    pub(super) fn unmet(&self) -> Option<String> {
+        let condition = self.scorecard.settled.as_ref()?;
+        self.custom_samples().find_map(|sample| {
+            let object = self.stored(sample)?;
+            let is_going = !object["metadata"]["deletionTimestamp"].is_null();
+            let has = condition.unmet(&object).filter(|_| !is_going)?;
+            Some(format!("{} {has}", self.name_of_sample(sample)))
+        })
+    }
+
+    /// The objects that the operator has created since the samples, and that still exist.
+    pub(super) fn children(&self) -> Vec<Dependent> {
+        let mut writes = self.work_since(self.version);
+        writes.retain(|write| write.verb() == "create");
+        let mut children = Vec::new();
+        for write in writes {
+            let (resource, key) = (write.resource, write.object);
+            let (Some(object), Some(created)) = (self.server.object(&resource, &key), &write.after) else {
+                continue;
+            };
+            if object["metadata"]["uid"] == created["metadata"]["uid"] {
+                let kind = self.server.resource(&resource).map(|resource| resource.kind().to_owned());
+                let (kind, object) = (kind.unwrap_or_default(), Value::clone(&object));
+                children.push(Dependent { resource, key, kind, object });
+            }
+        }
+        children
+    }
+
+    pub(super) fn has_child(&self, child: &ChildKey) -> bool {
+        self.server.object(&child.resource, &child.key).is_some()
+    }
+
+    pub(super) async fn delete_children(&mut self, children: &[ChildKey]) {
+        self.deletions += 1;
+        for child in children {
+            let path = self.path_of_object(&child.resource, &child.key);
+            self.request(Method::DELETE, &path, json!({"propagationPolicy": "Background"})).await;
+        }
+    }
+
+    /// Changes an annotation of each custom resource, which means nothing.
+    pub(super) async fn poke(&self) {
+        for path in self.sample_paths() {
+            self.annotate(&path).await;
+        }
+    }
+
+    /// Changes an annotation of children, which means nothing.
+    pub(super) async fn poke_children(&self, children: &[ChildKey]) {
+        for child in children {
+            self.annotate(&self.path_of_object(&child.resource, &child.key)).await;
+        }
+    }
+
+    async fn annotate(&self, path: &str) {
+        let patch = json!({"metadata": {"annotations": {POKE: self.server.version().to_string()}}});
+        self.request(Method::PATCH, path, patch).await;
+    }
+
+    pub(super) async fn create(&self, object: &Value, flag: &str) -> Result<(), CannotJudge> {
+        let (kind, name) = (&object["kind"], &object["metadata"]["name"]);
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let what = format!("{flag}: {} {:?}", text(kind), text(name));
+        let Some(resource) = self.server.resource_of(object) else {
+            let version = text(&object["apiVersion"]);
+            return Err(CannotJudge(format!(
+                "{what}: the server has no such kind in {version:?}; is its CRD given?"
+            )));
+        };
+        let path = format!("{}?fieldValidation=Strict", path_of(&resource, object, ""));
+        let (status, answer) = self.request(Method::POST, &path, object.clone()).await;
+        if status != 201 {
+            return Err(CannotJudge(format!("{what}: {}", text(&answer["message"]))));
+        }
+        Ok(())
+    }
+
+    fn collection_of(&self, sample: &Value) -> String {
+        let path = self.collection_path(sample);
+        path.rfind('/').map(|at| path[at..].to_owned()).unwrap_or_default()
+    }
+
+    /// `/apis/example.com/v1/namespaces/default/pages` for an object of the kind.
+    pub(super) fn collection_path(&self, object: &Value) -> String {
+        self.server.resource_of(object).map(|resource| path_of(&resource, object, "")).unwrap_or_default()
+    }
+
+    /// `pages.example.com/default/a`, as in a snapshot.
+    pub(super) fn name_of_sample(&self, sample: &Value) -> String {
+        let place = self.place_of(sample);
+        place.map(|(resource, key)| format!("{resource}/{key}")).unwrap_or_default()
+    }
+
+    pub(super) fn path_of_sample(&self, sample: &Value) -> String {
+        let name = sample["metadata"]["name"].as_str().unwrap_or_default();
+        self.server.resource_of(sample).map(|resource| path_of(&resource, sample, name)).unwrap_or_default()
+    }
+
+    /// The name of the resource and the key of an object of a file, as in a [`WriteRecord`].
+    fn place_of(&self, object: &Value) -> Option<(String, String)> {
+        let (resource, metadata) = (self.server.resource_of(object)?, &object["metadata"]);
+        let name = metadata["name"].as_str().unwrap_or_default();
+        let namespace = metadata["namespace"].as_str().unwrap_or(NAMESPACE);
+        let key = if resource.is_namespaced() { format!("{namespace}/{name}") } else { name.to_owned() };
+        Some((resource.name(), key))
+    }
+
+    /// An object of a file, as it is now.
+    fn stored(&self, object: &Value) -> Option<Arc<Value>> {
+        let (resource, key) = self.place_of(object)?;
+        self.server.object(&resource, &key)
+    }
+
+    /// The path of a stored object.
+    pub(super) fn path_of_object(&self, resource: &str, key: &str) -> String {
+        let (namespace, name) = match key.split_once('/') {
+            Some((namespace, name)) => (Some(namespace), name),
+            None => (None, key),
+        };
+        self.server.resource(resource).map(|resource| resource.path(namespace, name)).unwrap_or_default()
+    }
+
+    /// Sends a request of the administrator.
+    pub(super) async fn request(&self, method: Method, path: &str, body: Value) -> (u16, Value) {
+        let content_type =
+            if method == Method::PATCH { "application/merge-patch+json" } else { "application/json" };
+        let body = if body.is_null() { Bytes::new() } else { Bytes::from(body.to_string()) };
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(header::AUTHORIZATION, format!("Bearer {}", self.server.token()))
+            .header(header::CONTENT_TYPE, content_type)
+            .body(Full::new(body));
+        let Ok(request) = request else { return (0, Value::Null) };
+        let Ok(answer) = self.server.answer(request).await else { return (0, Value::Null) };
+        let status = answer.status().as_u16();
+        let body = answer.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+        (status, serde_json::from_slice(&body).unwrap_or_default())
+    }
+
+    /// The objects that came after the samples, and the samples.
+    pub(super) fn snapshot(&self) -> Snapshot {
+        Snapshot::of(&self.server, &self.before, &self.scorecard.ignore)
+    }
+
+    /// Whether somebody works: records, locks and known noise are not work.
+    fn is_work(&self, write: &WriteRecord) -> bool {
+        let object = write.after.as_ref().or(write.before.as_ref()).map_or(&Value::Null, |object| object);
+        if !snapshot::is_compared(&write.resource, object) {
+            return false;
+        }
+        let object = format!("{}/{}", write.resource, write.object);
+        let is_noise = |path: &String| {
+            let of_object = self.noise.iter().filter(|(of, _)| *of == object);
+            of_object.map(|(_, noise)| noise).any(|noise| noise == path)
+        };
+        let paths = match write.verb() {
+            "update" => write.changed_paths(),
+            _ => vec![String::new()],
+        };
+        !paths.iter().all(is_noise)
+    }
+
+    fn writes_since(&self, version: u64) -> Vec<WriteRecord> {
+        let earlier = self.earlier.iter().filter(|write| write.version > version);
+        earlier.cloned().chain(self.server.writes_since(version)).collect()
+    }
+
+    /// The operator's writes that count as work, since a version.
+    pub(super) fn work_since(&self, version: u64) -> Vec<WriteRecord> {
+        let mut writes = self.writes_since(version);
+        writes.retain(|write| Lab::is_operators(write) && self.is_work(write));
+        writes
+    }
+
+    /// Waits until nothing is written any more. Starts a process that has ended again, as a kubelet does. Returns the longest pause
+    /// before a write, in ticks.
+    ///
+    /// After the runs without a fault, a third of [`Scorecard::settle`] is enough if the operator sleeps all the time: it sends no
+    /// request, and none of its threads waits for a CPU. So a busy machine makes the wait longer.
+    ///
+    /// With [`Scorecard::settled`], it also waits until the samples have what this asks for, but not longer than [`Scorecard::patience`] after
+    /// the last write: a fault may keep them from it. A pause before they have it does not count as the operator's longest.
+    ///
+    /// Returns at once when a fault holds a request. What the operator writes for ever is added to [`Lab::noise`], and no longer waited for.
+    pub(super) async fn settle(&mut self) -> Result<u32, CannotJudge> {
+        let quiet = self.scorecard.settle;
+        let asleep = self.pause.map(|_| quiet / ASLEEP_SHARE);
+        self.settle_for(quiet, asleep).await
+    }
+
+    /// As [`Lab::settle`], for an operator that may wake up: nothing is written for all of [`Scorecard::settle`].
+    pub(super) async fn settle_fully(&mut self) -> Result<(), CannotJudge> {
+        self.settle_for(self.scorecard.settle, None).await?;
+        Ok(())
+    }
+
+    async fn settle_for(&mut self, quiet: Duration, asleep: Option<Duration>) -> Result<u32, CannotJudge> {
+        let from = self.server.version();
+        let (started, mut seen, mut requests) = (Instant::now(), from, self.server.request_count());
+        let (mut idle, mut sleeping, mut longest) = (0, 0, self.pause.unwrap_or_default());
+        loop {
+            if self.is_holding() {
+                return Ok(longest);
+            }
+            let is_met = self.unmet().is_none();
+            sleep(TICK).await;
+            idle += 1;
+            sleeping += 1;
+            let version = self.server.version();
+            if version != seen {
+                let writes = self.server.writes_since(seen);
+                seen = version;
+                if writes.iter().any(|write| self.is_work(write)) {
+                    if is_met {
+                        longest = longest.max(idle);
+                    }
+                    idle = 0;
+                }
+                let is_late = started.elapsed() > self.scorecard.patience * 2;
+                let limit = if is_late { SLOW_LOOP_WRITES } else { LOOP_WRITES };
+                self.find_loops(from, limit)?;
+            }
+            let count = self.server.request_count();
+            let sleeps = || self.process.as_ref().is_some_and(Process::sleeps);
+            if idle == 0 || count != requests || asleep.is_none() || !sleeps() {
+                (sleeping, requests) = (0, count);
+            }
+            if let Some(end) = self.process.as_mut().and_then(Process::ended) {
+                self.incidents.push(format!("it ended: {end}"));
+                if self.incidents.len() > RESTARTS_MAX {
+                    return Err(CannotJudge(format!("COMMAND ended {} times: {end}", self.incidents.len())));
+                }
+                self.start()?;
+                (idle, sleeping) = (0, 0);
+            }
+            let is_too_late = started.elapsed() > self.scorecard.patience * 10;
+            let is_over =
+                |ticks: u32, time: Duration| TICK * ticks >= time.max(TICK * longest * 3).max(self.delay * 3);
+            let is_asleep = asleep.is_some_and(|time| is_over(sleeping, time));
+            let is_met = is_met || TICK * idle > self.scorecard.patience;
+            if is_too_late || is_met && (is_asleep || is_over(idle, quiet)) {
+                return Ok(longest);
+            }
+        }
+    }
+
+    /// Adds the objects that the operator has written more often than the limit to the noise: the fields that changed in the
+    /// second half of these writes.
+    fn find_loops(&mut self, from: u64, limit: usize) -> Result<(), CannotJudge> {
+        let mut writes: BTreeMap<String, Vec<WriteRecord>> = BTreeMap::new();
+        let work = self.work_since(from);
+        if work.len() > WRITES_MAX {
+            let newest =
+                work.last().map(|write| format!("{} {}/{}", write.verb(), write.resource, write.object));
+            let newest = newest.unwrap_or_default();
+            return Err(CannotJudge(format!(
+                "COMMAND floods the server: {} writes, the last is {newest}",
+                work.len()
+            )));
+        }
+        for write in work {
+            writes.entry(format!("{}/{}", write.resource, write.object)).or_default().push(write);
+        }
+        for (object, writes) in writes.into_iter().filter(|(_, writes)| writes.len() > limit) {
+            for write in &writes[writes.len() / 2..] {
+                let mut paths = write.changed_paths();
+                if write.verb() != "update" {
+                    paths.push(String::new());
+                }
+                self.noise.extend(paths.into_iter().map(|path| (object.clone(), path)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits in ticks: for longer on a busy machine.
+    pub(super) async fn wait(&self, time: Duration) {
+        let mut waited = Duration::ZERO;
+        while waited < time {
+            sleep(TICK).await;
+            waited += TICK;
+        }
+    }
+
+    /// Waits until something is so, or [`FAULT_TICKS_MAX`] are over. Whether it is.
+    pub(super) async fn within_fault(&self, is_so: impl Fn() -> bool) -> bool {
+        for _ in 0..FAULT_TICKS_MAX {
+            if is_so() {
+                return true;
+            }
+            sleep(TICK).await;
+        }
+        false
+    }
+
+    /// Waits until so many requests of the operator got this status since the call, or [`FAULT_TICKS_MAX`] are over.
+    pub(super) async fn until_refused(&self, status: u16, count: usize) {
+        let refused = || {
+            let requests = self.server.requests();
+            requests.iter().filter(|request| request.status == status && request.user == self.user()).count()
+        };
+        let before = refused();
+        for _ in 0..FAULT_TICKS_MAX {
+            sleep(TICK).await;
+            if refused() >= before + count {
+                return;
+            }
+        }
+    }
+
+    /// Waits until the state is as expected. What differs at first may only be late; what only a poke repairs is a warning, and so is a panic or
+    /// an end on the way.
+    pub(super) async fn judge(
+        &mut self,
+        expected: &Snapshot,
+        mask: &Mask,
+        after: &str,
+    ) -> Result<Verdict, CannotJudge> {
+        self.settle().await?;
+        let differences = |lab: &Lab| expected.differences(&lab.snapshot(), mask);
+        let before = self.lasting(differences).await?;
+        if before.is_empty() {
+            return Ok(match self.incidents().first() {
+                Some(incident) => Verdict::new(Outcome::Warn, format!("{after}: {incident}")),
+                None => Verdict::pass(format!("{after}: it gets to the same state")),
+            });
+        }
+        self.poke().await;
+        self.settle().await?;
+        let lasting = self.lasting(differences).await?;
+        Ok(match lasting.is_empty() {
+            true => Verdict::differs(Outcome::Warn, after, before),
+            false => Verdict::differs(Outcome::Fail, after, lasting),
+        })
+    }
+
+    /// What is wrong for longer than [`Scorecard::patience`]. Returns as soon as nothing is.
+    pub(super) async fn lasting<T>(&mut self, wrong: impl Fn(&Lab) -> Vec<T>) -> Result<Vec<T>, CannotJudge> {
+        let mut ticks = 0;
+        loop {
+            let found = wrong(self);
+            if found.is_empty() || TICK * ticks > self.scorecard.patience {
+                return Ok(found);
+            }
+            let version = self.server.version();
+            sleep(TICK).await;
+            ticks += 1;
+            if self.server.writes_since(version).iter().any(|write| self.is_work(write)) {
+                self.settle().await?;
+            }
+        }
+    }
+
+    /// Waits until the operator has written something, but not longer than [`Scorecard::patience`]. On a busy machine, it may look settled
+    /// before it has begun. Returns the ticks.
+    pub(super) async fn until_work_since(&self, version: u64) -> u32 {
+        let mut ticks = 0;
+        while self.work_since(version).is_empty() && TICK * ticks < self.scorecard.patience {
+            sleep(TICK).await;
+            ticks += 1;
+        }
+        ticks
+    }
+
+    /// How often the operator has created and deleted each object since the samples.
+    pub(super) fn counts(&self) -> BTreeMap<String, [usize; 2]> {
+        let mut counts: BTreeMap<String, [usize; 2]> = BTreeMap::new();
+        for write in self.work_since(self.version) {
+            let Some(object) = write.before.as_ref().or(write.after.as_ref()) else { continue };
+            let name = snapshot::name_of(&write.resource, &write.object, object);
+            let count = counts.entry(name).or_default();
+            match write.verb() {
+                "create" => count[0] += 1,
+                "delete" => count[1] += 1,
+                _ => {}
+            }
+        }
+        counts
+    }
+
+    /// The ownerReferences to a uid that no object has.
+    pub(super) fn dead_owners(&self) -> Vec<String> {
+        let now = self.server.checkpoint();
+        let uids: HashSet<&str> =
+            now.objects().filter_map(|(.., object)| object["metadata"]["uid"].as_str()).collect();
+        let mut dead = Vec::new();
+        for (resource, key, object) in now.objects() {
+            for owner in object["metadata"]["ownerReferences"].as_array().into_iter().flatten() {
+                if owner["uid"].as_str().is_some_and(|uid| !uids.contains(uid)) {
+                    dead.push(format!("{resource}/{key} has an owner that does not exist: {owner}"));
+                }
+            }
+        }
+        dead
+    }
+
+    /// Whether a fault holds a request of the operator.
+    pub(super) fn is_holding(&self) -> bool {
+        self.server.is_holding()
+    }
+
+    /// Whether a fault is still to come.
+    pub(super) fn has_faults(&self) -> bool {
+        self.server.is_fault_planned()
+    }
+
+    /// What happened so far is not the fault of what comes next.
+    pub(super) fn forget_incidents(&mut self) {
+        self.incidents.clear();
+        if let Some(process) = &mut self.process {
+            process.forget_log();
+        }
+    }
+
+    /// The operator's panics, and its ends that nobody caused.
+    pub(super) fn incidents(&self) -> Vec<String> {
+        let panic = self.process.as_ref().and_then(Process::panic);
+        self.incidents.iter().cloned().chain(panic).collect()
+    }
+}
+
+impl Drop for Lab<'_> {
+    fn drop(&mut self) {
+        journal::note(|| {
+            let logs = (1..=self.starts).map(|start| self.dir.path().join(format!("log-{start}")));
+            let log = logs.map(|log| fs::read(log).unwrap_or_default()).collect::<Vec<_>>().concat();
+            Journal {
+                requests: self.server.requests(),
+                writes: self.writes_since(self.version),
+                log: String::from_utf8_lossy(&log).into_owned(),
+            }
+        });
+    }
+}
+
+/// The lock of a new directory. It has its name only when it is locked.
+fn locked(dir: &Path) -> io::Result<File> {
+    let new = dir.join("new");
+    let lock = File::create(&new)?;
+    lock.lock()?;
+    fs::rename(new, dir.join(LOCK))?;
+    Ok(lock)
+}
+
+/// Removes the directories of runs that nothing could clean up: their process was killed with SIGKILL, so nobody holds the lock.
+pub(super) fn remove_left_behind() {
+    for entry in fs::read_dir(env::temp_dir()).into_iter().flatten().flatten() {
+        let is_run = entry.file_name().to_string_lossy().starts_with(DIR_PREFIX);
+        let lock = is_run.then(|| File::open(entry.path().join(LOCK)));
+        if lock.is_some_and(|lock| lock.is_ok_and(|lock| lock.try_lock().is_ok())) {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+/// The path of an object of a file, or of its collection.
+fn path_of(resource: &Resource, object: &Value, name: &str) -> String {
+    resource.path(Some(object["metadata"]["namespace"].as_str().unwrap_or(NAMESPACE)), name)
+}

@@ -1,0 +1,123 @@
+//! Finds the bugs of an operator in any language: starts it as a process against a server of its own, causes faults at exact points, and
+//! compares with runs without a fault.
+//!
+//! ```no_run
+//! # use listwatch_scorecard::{self as scorecard, Scorecard};
+//! # async fn example(crds: Vec<serde_json::Value>, samples: Vec<serde_json::Value>) {
+//! let command = vec!["target/debug/my-operator".to_owned()];
+//! let report = scorecard::run(&Scorecard::new(crds, samples, command), |_| {}).await.expect("an operator that starts");
+//! assert_eq!(report.failed().map(ToString::to_string).collect::<Vec<_>>(), Vec::<String>::new());
+//! # }
+//! ```
+//!
+//! Nobody writes assertions: what a run without a fault leads to is expected of each run with one.
+//!
+//! ```text
+//! static_checks/ one file for each check of files alone
+//! checks/    one file for each check of a running operator
+//! trial      samples with other specs
+//! spec_changes what a CRD suggests to change
+//! reference  two runs without a fault; runs up to a write
+//! lab        a run: server, operator, samples; when it has settled
+//! snapshot   the state of a server without what is random, and differences
+//! process    the operator's process
+//! journal    what happened in a run
+//! report     results
+//! sample_condition when a sample is settled
+//! settings   what to test, and how
+//! ```
+
+mod static_checks;
+mod checks;
+mod trial;
+mod spec_changes;
+mod reference;
+mod lab;
+mod snapshot;
+mod process;
+mod journal;
+mod report;
+mod sample_condition;
+mod settings;
+
+use std::{pin::pin, time::Instant};
+
+use futures_util::{StreamExt, stream};
+
+use self::reference::Reference;
+pub use self::{
+    journal::Journal,
+    report::{CheckResult, Outcome, Report, Verdict},
+    sample_condition::SampleCondition,
+    settings::{CannotJudge, Extent, Scorecard},
+    snapshot::Mismatch,
+};
+
+/// The names of the checks, in the order in which they run.
+#[must_use]
+pub fn names() -> Vec<&'static str> {
+    static_checks::NAMES.into_iter().chain(checks::CHECKS.map(|(name, ..)| name)).collect()
+}
+
+/// The names of the checks that [`run`] runs.
+#[must_use]
+pub fn selected(scorecard: &Scorecard) -> Vec<&'static str> {
+    of_files(scorecard).chain(of_runs(scorecard).map(|(name, ..)| name)).collect()
+}
+
+/// The checks of files to run.
+fn of_files(scorecard: &Scorecard) -> impl Iterator<Item = &'static str> {
+    static_checks::NAMES.into_iter().filter(|name| scorecard.has(name, Extent::Quick))
+}
+
+/// The checks of the running operator to run.
+fn of_runs(scorecard: &Scorecard) -> impl Iterator<Item = checks::NamedCheck> {
+    let is_only_files = scorecard.command.is_empty() && scorecard.only.is_empty();
+    let checks = checks::CHECKS.into_iter().filter(move |_| !is_only_files);
+    checks.filter(|(name, extent, _)| scorecard.has(name, *extent))
+}
+
+/// Runs the checks. `done` is called after each.
+///
+/// Dropping the future kills the operator.
+///
+/// # Errors
+///
+/// If the operator cannot be judged: it does not start, does not connect, or writes nothing; or a CRD or a sample is invalid.
+/// Without a command, only the checks of files run.
+pub async fn run(scorecard: &Scorecard, mut done: impl FnMut(&CheckResult)) -> Result<Report, CannotJudge> {
+    checks::validate_only(&scorecard.only, &names())?;
+    process::validate_placeholders(&scorecard.command)?;
+    lab::remove_left_behind();
+    let mut report = Report { checks: Vec::new(), seed: scorecard.seed };
+    let mut add = |report: &mut Report, check: CheckResult| {
+        done(&check);
+        report.checks.push(check);
+    };
+    for name in of_files(scorecard) {
+        let started = Instant::now();
+        let verdict = static_checks::run(name, scorecard).await?;
+        add(&mut report, CheckResult { name, verdict, elapsed: started.elapsed(), journal: None });
+    }
+    let of_runs: Vec<_> = of_runs(scorecard).collect();
+    if of_runs.is_empty() {
+        return Ok(report);
+    }
+    checks::shipped_role::rules(&scorecard.rbac)?;
+    let (reference, without_fault) = journal::recorded(Reference::of(scorecard)).await;
+    let reference = reference?;
+    checks::validate_faults(&reference).await?;
+    let checks = of_runs.into_iter().map(async |(name, _, run)| {
+        let started = Instant::now();
+        let (verdict, journal) = journal::recorded(run(&reference)).await;
+        let journal = journal.or_else(|| without_fault.clone());
+        // Without a fault it could be judged.
+        let verdict = verdict.unwrap_or_else(|CannotJudge(why)| Verdict::fail(why));
+        CheckResult { name, verdict, elapsed: started.elapsed(), journal }
+    });
+    let mut checks = pin!(stream::iter(checks).buffered(reference.jobs));
+    while let Some(check) = checks.next().await {
+        add(&mut report, check);
+    }
+    Ok(report)
+}

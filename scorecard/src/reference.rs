@@ -1,0 +1,415 @@
+//! Two runs without a fault. What they have in common is expected of each run with a fault; what differs is not compared.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use listwatch_apiserver::{Fault, RequestRecord, Rule, WriteRecord};
+use tokio::{sync::OnceCell, time::Instant};
+
+use super::{
+    lab::{ChildKey, Lab},
+    report::{Outcome, Verdict},
+    settings::{CannotJudge, Scorecard},
+    snapshot::{Mask, Snapshot, name_of, without_parts},
+};
+
+/// A write of the operator at which a fault can happen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Trigger {
+    /// `create/services/default/web#1`: the same in each run.
+    pub(super) name: String,
+    pub(super) method: String,
+    pub(super) path: String,
+    /// Which of the requests with this method and path in their target.
+    pub(super) nth: u64,
+    /// The version that it got in the first run without a fault.
+    pub(super) version: u64,
+}
+
+impl Trigger {
+    pub(super) fn is_create(&self) -> bool {
+        self.name.starts_with("create/")
+    }
+
+    /// The path of the object's collection. A server-side apply creates at the path of the object.
+    pub(super) fn collection(&self) -> &str {
+        match self.path.rsplit_once('/') {
+            Some((collection, _)) if self.method != "POST" => collection,
+            _ => &self.path,
+        }
+    }
+
+    /// `services`
+    pub(super) fn plural(&self) -> &str {
+        self.collection().rsplit('/').next().unwrap_or_default()
+    }
+}
+
+/// Of a write that is repeated, only these are triggers.
+const OCCURRENCES_MAX: usize = 3;
+
+/// Deletions of the same children that the next check may come after. A correct operator may back off from a client that deletes a child
+/// again and again.
+const DELETIONS_MAX: usize = 1;
+
+/// What is expected of a correct operator.
+pub(super) struct Reference<'a> {
+    pub(super) scorecard: &'a Scorecard,
+    pub(super) state: Snapshot,
+    pub(super) mask: Mask,
+    /// The creations and deletions of each object: the larger numbers of both runs.
+    pub(super) counts: BTreeMap<String, [usize; 2]>,
+    pub(super) triggers: Vec<Trigger>,
+    /// The first run, with all that its server has stored.
+    first: Lab<'a>,
+    /// What is wrong even without a fault.
+    pub(super) problems: Vec<String>,
+    /// Objects and fields that are written for ever.
+    pub(super) loops: Vec<(String, String)>,
+    /// How long the operator worked after the samples came, and its writes.
+    pub(super) worked: Duration,
+    pub(super) writes: Vec<String>,
+    /// The longest time, in ticks, that the operator paused while it worked.
+    pause: u32,
+    /// How many runs can be at a time.
+    pub(super) jobs: usize,
+    /// Runs whose operator has settled in this state.
+    settled: Mutex<Vec<Lab<'a>>>,
+    repaired: OnceCell<Vec<ChildKey>>,
+}
+
+struct Run<'a> {
+    lab: Lab<'a>,
+    state: Snapshot,
+    /// The state after a poke. What follows from it is a hash of the custom resource with its annotations, for example.
+    poked: Snapshot,
+    counts: BTreeMap<String, [usize; 2]>,
+    problems: Vec<String>,
+    loops: Vec<(String, String)>,
+    worked: Duration,
+    requests: Vec<RequestRecord>,
+    writes: Vec<WriteRecord>,
+    pause: u32,
+}
+
+impl<'a> Reference<'a> {
+    pub(super) async fn of(scorecard: &'a Scorecard) -> Result<Reference<'a>, CannotJudge> {
+        // Samples that are refused are an error before anything is started.
+        let mut lab = Lab::new(scorecard).await?;
+        lab.create_samples().await?;
+        lab.end().await;
+        let (first, second, jobs) = two_runs(scorecard).await?;
+        let (mut mask, mut problems) = (Mask::default(), second.problems.clone());
+        problems.extend(first.problems.iter().cloned());
+        mask.fields.extend(first.loops.iter().chain(&second.loops).cloned());
+        mask.random_names = first.state.random_names(&second.state);
+        mask.fixed_names = first.state.common_names(&second.state);
+        let of_poke = |run: &Run<'_>| run.state.differences(&run.poked, &mask);
+        let of_poke = [of_poke(&first), of_poke(&second)].concat();
+        let fields = of_poke.into_iter().map(|difference| (difference.object, difference.path));
+        mask.fields.extend(fields.filter(|(_, path)| !path.is_empty()));
+        for difference in first.state.differences(&second.state, &mask) {
+            let collection = difference.object.split('/').next().unwrap_or_default().to_owned();
+            if difference.path.is_empty() {
+                problems.push(format!("not deterministic: {} is in only one of two runs", difference.object));
+                mask.collections.insert(collection);
+            } else {
+                mask.fields.insert((difference.object, difference.path));
+            }
+        }
+        problems.sort();
+        problems.dedup();
+        let mut counts = without_random_parts(first.counts, &mask);
+        for (object, count) in without_random_parts(second.counts, &mask) {
+            let most = counts.entry(object).or_default();
+            *most = [most[0].max(count[0]), most[1].max(count[1])];
+        }
+        let pause = first.pause.max(second.pause);
+        let Run { lab: first, state, loops, worked, requests, writes, .. } = first;
+        let triggers = triggers(&requests, &writes, &mask);
+        let writes = writes.iter().map(|write| format!("{} {}", write.verb(), write.resource)).collect();
+        let (settled, repaired) = (Mutex::default(), OnceCell::new());
+        Ok(Reference {
+            scorecard,
+            state,
+            mask,
+            counts,
+            triggers,
+            first,
+            problems,
+            loops,
+            worked,
+            writes,
+            pause,
+            jobs,
+            settled,
+            repaired,
+        })
+    }
+
+    /// A new run, in which loops that are known do not count as work.
+    pub(super) async fn lab(&self) -> Result<Lab<'a>, CannotJudge> {
+        self.lab_with(None).await
+    }
+
+    /// As [`Reference::lab`], with an operator that has only these permissions.
+    pub(super) async fn lab_with(&self, permissions: Option<Vec<Rule>>) -> Result<Lab<'a>, CannotJudge> {
+        let mut lab = Lab::new(self.scorecard).await?;
+        lab.permissions = permissions;
+        self.begin(lab).await
+    }
+
+    /// A run that begins with the state at a version of the first run without a fault.
+    pub(super) async fn at(&self, version: u64) -> Result<Lab<'a>, CannotJudge> {
+        let lab = Lab::at(&self.first, version).await?;
+        self.begin(lab).await
+    }
+
+    async fn begin(&self, mut lab: Lab<'a>) -> Result<Lab<'a>, CannotJudge> {
+        if self.jobs == 1 {
+            // The operator that waits for the next check would be a second one.
+            let given_back = self.given_back().pop();
+            if let Some(lab) = given_back {
+                lab.end().await;
+            }
+        }
+        lab.pause = Some(self.pause);
+        lab.noise.extend(self.loops.iter().cloned());
+        lab.start()?;
+        Ok(lab)
+    }
+
+    /// A run up to the settled operator, with the samples: one that was given back, or a new one.
+    pub(super) async fn settled(&self) -> Result<Lab<'a>, CannotJudge> {
+        let given_back = self.given_back().pop();
+        if let Some(lab) = given_back {
+            return Ok(lab);
+        }
+        let mut lab = self.lab().await?;
+        lab.connected().await?;
+        lab.create_samples().await?;
+        lab.settle().await?;
+        Ok(lab)
+    }
+
+    fn given_back(&self) -> MutexGuard<'_, Vec<Lab<'a>>> {
+        self.settled.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps a run for the next check, if its operator has settled in the state of the reference.
+    pub(super) async fn give_back(&self, mut lab: Lab<'a>) {
+        lab.server.end_faults();
+        let has_new_loops = lab.noise.len() > self.loops.len();
+        let is_worn = has_new_loops || lab.deletions > DELETIONS_MAX;
+        if is_worn || !self.state.differences(&lab.snapshot(), &self.mask).is_empty() {
+            return lab.end().await;
+        }
+        lab.forget_incidents();
+        self.given_back().push(lab);
+    }
+
+    /// A new run with a fault at a write of the operator, up to the settled operator.
+    pub(super) async fn with_fault(&self, trigger: &Trigger, fault: Fault) -> Result<Lab<'a>, CannotJudge> {
+        let mut lab = self.lab().await?;
+        lab.server.fault(fault.on(&trigger.method, &trigger.path).by(&lab.user()).nth(trigger.nth));
+        lab.connected().await?;
+        lab.create_samples().await?;
+        lab.settle().await?;
+        Ok(lab)
+    }
+
+    /// A new run up to a write of the operator: its answer is held. `None`: the write did not come.
+    pub(super) async fn held_at(&self, trigger: &Trigger) -> Result<Option<Lab<'a>>, CannotJudge> {
+        let lab = self.with_fault(trigger, Fault::HoldAnswer).await?;
+        if lab.is_holding() {
+            return Ok(Some(lab));
+        }
+        lab.end().await;
+        Ok(None)
+    }
+
+    /// The children that the operator creates again after their deletion.
+    pub(super) async fn repaired(&self) -> Result<&[ChildKey], CannotJudge> {
+        let repaired = self.repaired.get_or_try_init(async || {
+            let mut lab = self.settled().await?;
+            let mut children: Vec<ChildKey> = lab.children().iter().map(ChildKey::of).collect();
+            children.retain(|child| !self.scorecard.keep.contains(&child.kind));
+            lab.delete_children(&children).await;
+            lab.settle().await?;
+            let all = children.clone();
+            let missing = lab
+                .lasting(|lab| all.iter().filter(|child| !lab.has_child(child)).cloned().collect())
+                .await?;
+            children.retain(|child| !missing.contains(child));
+            self.give_back(lab).await;
+            Ok(children)
+        });
+        repaired.await.map(Vec::as_slice)
+    }
+
+    /// Waits until a run has the state of the reference.
+    pub(super) async fn judge(&self, lab: &mut Lab<'_>, after: &str) -> Result<Verdict, CannotJudge> {
+        lab.judge(&self.state, &self.mask, after).await
+    }
+
+    /// As [`Reference::judge`]. Nothing may have been created or deleted more often, either.
+    pub(super) async fn judge_counts(&self, lab: &mut Lab<'_>, after: &str) -> Result<Verdict, CannotJudge> {
+        let verdict = self.judge(lab, after).await?;
+        Ok(match self.surplus(lab).first() {
+            Some(surplus) if verdict.result == Outcome::Pass => Verdict::fail(format!("{after}: {surplus}")),
+            _ => verdict,
+        })
+    }
+
+    /// The objects that were created or deleted more often than in the reference.
+    fn surplus(&self, lab: &Lab<'_>) -> Vec<String> {
+        let mut surplus = Vec::new();
+        for (object, [created, deleted]) in &without_random_parts(lab.counts(), &self.mask) {
+            let collection = object.split('/').next().unwrap_or_default();
+            let [most_created, most_deleted] = self.counts.get(object).copied().unwrap_or_default();
+            if self.mask.collections.contains(collection) {
+                continue;
+            }
+            if *created > most_created {
+                surplus
+                    .push(format!("{object} was created {created} times, without the fault {most_created}"));
+            }
+            if *deleted > most_deleted {
+                surplus
+                    .push(format!("{object} was deleted {deleted} times, without the fault {most_deleted}"));
+            }
+        }
+        surplus
+    }
+}
+
+impl Run<'_> {
+    fn has_other_objects(&self, other: &Run<'_>) -> bool {
+        let random_names = self.state.random_names(&other.state);
+        let mask = Mask { random_names, ..Mask::default() };
+        self.state.differences(&other.state, &mask).iter().any(|difference| difference.path.is_empty())
+    }
+}
+
+/// Two runs without a fault, and how many runs can be at a time: only one if two disturb each other, as with a fixed port.
+async fn two_runs(scorecard: &Scorecard) -> Result<(Run<'_>, Run<'_>, usize), CannotJudge> {
+    if scorecard.jobs > 1 {
+        match tokio::join!(Box::pin(run(scorecard)), Box::pin(run(scorecard))) {
+            (Ok(first), Ok(second))
+                if first.problems.is_empty() == second.problems.is_empty()
+                    && !first.has_other_objects(&second) =>
+            {
+                return Ok((first, second, scorecard.jobs));
+            }
+            (Err(CannotJudge(one)), Err(CannotJudge(other))) => return Err(CannotJudge(both(one, &other))),
+            (Ok(_) | Err(_), Ok(_)) | (Ok(_), Err(_)) => {}
+        }
+    }
+    let (mut first, mut second) = (run(scorecard).await?, run(scorecard).await?);
+    if first.has_other_objects(&second) {
+        // One of the two may have been cut short on a busy machine.
+        first = std::mem::replace(&mut second, run(scorecard).await?);
+    }
+    Ok((first, second, 1))
+}
+
+/// Why two runs at a time could not be judged. They may differ only in times and process ids.
+fn both(one: String, other: &str) -> String {
+    let without_numbers = |text: &str| text.replace(|c: char| c.is_ascii_digit(), "");
+    if without_numbers(&one) == without_numbers(other) {
+        one
+    } else {
+        format!("{one}; of a second run: {other}")
+    }
+}
+
+async fn run(scorecard: &Scorecard) -> Result<Run<'_>, CannotJudge> {
+    let mut lab = Lab::started(scorecard).await?;
+    lab.create_samples().await?;
+    let started = Instant::now();
+    let first = lab.until_work_since(lab.version).await;
+    let longest = lab.settle().await?;
+    if let (Some(condition), Some(unmet)) = (&scorecard.settled, lab.unmet()) {
+        let secs = scorecard.patience.as_secs();
+        return Err(CannotJudge(format!("--settled {condition}: {unmet}, {secs} s after the last write")));
+    }
+    // It was quiet for as long at the end.
+    let worked = started.elapsed().saturating_sub(scorecard.settle);
+    let writes = lab.work_since(lab.version);
+    if writes.is_empty() && lab.noise.is_empty() {
+        return Err(CannotJudge(
+            "COMMAND wrote nothing after the samples were created: does it watch their namespace?".to_owned(),
+        ));
+    }
+    let mut problems = lab.dead_owners();
+    problems.extend(lab.incidents());
+    let (state, counts, requests) = (lab.snapshot(), lab.counts(), lab.server.requests());
+    lab.poke().await;
+    lab.settle().await?;
+    let poked = lab.snapshot();
+    lab.kill().await;
+    Ok(Run {
+        state,
+        poked,
+        counts,
+        problems,
+        loops: lab.noise.iter().cloned().collect(),
+        worked,
+        requests,
+        writes,
+        pause: first.max(longest),
+        lab,
+    })
+}
+
+/// The numbers by names with `*` for random parts.
+fn without_random_parts(counts: BTreeMap<String, [usize; 2]>, mask: &Mask) -> BTreeMap<String, [usize; 2]> {
+    let (parts, mut sums) = (mask.random_parts(counts.keys()), BTreeMap::<String, [usize; 2]>::new());
+    for (object, [created, deleted]) in &counts {
+        let sum = sums.entry(without_parts(object, &parts)).or_default();
+        *sum = [sum[0] + created, sum[1] + deleted];
+    }
+    sums
+}
+
+/// The writes as triggers, each with its number among the requests that a fault with its method and path counts.
+fn triggers(requests: &[RequestRecord], writes: &[WriteRecord], mask: &Mask) -> Vec<Trigger> {
+    let own: Vec<&RequestRecord> =
+        requests.iter().filter(|request| writes.iter().any(|write| write.user == request.user)).collect();
+    let names = writes.iter().map(|write| {
+        let object = write.after.as_ref().or(write.before.as_ref());
+        object.map(|object| name_of(&write.resource, &write.object, object)).unwrap_or_default()
+    });
+    let names: Vec<String> = names.collect();
+    let parts = mask.random_parts(names.iter());
+    let mut triggers: Vec<Trigger> = Vec::new();
+    let mut from = 0;
+    for (write, name) in writes.iter().zip(&names) {
+        let is_it = |request: &&RequestRecord| {
+            request.method == write.method && request.path == write.path && request.status < 300
+        };
+        let Some(at) = own[from..].iter().position(is_it) else { continue };
+        from += at + 1;
+        let object = without_parts(name, &parts);
+        if object.contains('*') && write.method != "POST" {
+            continue;
+        }
+        let verb = if write.path.ends_with("/status") { "status" } else { write.verb() };
+        let name = format!("{verb}/{object}");
+        let before = triggers.iter().filter(|trigger| trigger.name.starts_with(&format!("{name}#"))).count();
+        if before == OCCURRENCES_MAX {
+            continue;
+        }
+        let matches = |request: &&&RequestRecord| {
+            request.method == write.method
+                && format!("{}?{}", request.path, request.query).contains(&write.path)
+        };
+        let nth = own[..from].iter().filter(matches).count() as u64;
+        let (method, path, version) = (write.method.clone(), write.path.clone(), write.version);
+        triggers.push(Trigger { name: format!("{name}#{}", before + 1), method, path, nth, version });
+    }
+    triggers
+}

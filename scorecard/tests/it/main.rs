@@ -1,0 +1,526 @@
+//! The checks of the scorecard: each finds the bug of a broken operator, and nothing in the correct one.
+//!
+//! The operators are this test program, started again as a process. The variable `BUG` names the bug.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap names its line")]
+#![allow(unreachable_pub, reason = "no crate uses a test binary")]
+
+mod operator;
+mod sieve;
+mod static_checks;
+
+use std::{env, fs, time::Duration};
+
+use futures_util::{StreamExt, stream};
+use listwatch_scorecard::{self as scorecard, CannotJudge, CheckResult, Extent, Outcome, Report, Scorecard};
+use serde_json::{Value, json};
+
+/// The bugs, the check that finds each, and what it says.
+const BUGS: [(&str, &str, &str); 35] = [
+    ("panics", "converges", "panicked at"),
+    ("counts-for-ever", "quiet", "writes pages.example.com/default/a for ever: .status.checks"),
+    ("writes-at-each-start", "restart-is-silent", "update configmaps/default/a .data.process"),
+    ("ready-is-for-ever", "repairs-drift", "configmaps/default/a deleted: configmaps/default/a is missing"),
+    ("trusts-secrets", "repairs-drift", "secrets/default/a .data.password is \"<hash "),
+    ("no-owner", "deletes-cleanly", "deleted when settled (Background): still there: secrets/default/a"),
+    (
+        "creating-is-somebody-else",
+        "crash-between-writes",
+        "killed after status/pages.example.com/default/a#1: ",
+    ),
+    (
+        "first-text-is-for-ever",
+        "applies-spec-changes",
+        ".spec.text changed from \"hello\" to \"hello-x\": configmaps/default/a .data.text is \"hello\"",
+    ),
+    (
+        "failed-is-for-ever",
+        "comes-back",
+        ".spec.image changed from \"web:1\" to \"does-not-exist:scorecard\" and back: configmaps/default/a .data.image",
+    ),
+    (
+        "ready-before-the-children",
+        "honest-status",
+        "pages.example.com/default/a is Ready before configmaps/default/a: ",
+    ),
+    (
+        "observes-the-future",
+        "honest-status",
+        "pages.example.com/default/a has the observedGeneration 2, but only the generation 1",
+    ),
+    ("moves-the-time", "honest-status", ".status.conditions[Ready].lastTransitionTime changes, although"),
+    (
+        "does-not-wait-for-pods",
+        "honest-status",
+        "pages.example.com/default/a is Ready, but its Pods are pending: no replica of deployments.apps/default/a is ready",
+    ),
+    ("needs-an-image", "accepts-valid-objects", "Page with the required fields alone: "),
+    (
+        "other-secrets-after-no-answer",
+        "lost-answers",
+        "create/secrets/default/a#1 was lost: secrets/default/a-2 should not exist",
+    ),
+    (
+        "other-services-after-no-answer",
+        "lost-answers",
+        "create/services/default/a#1 was lost: services/default/a-2 should not exist",
+    ),
+    ("remembers-the-first-uid", "recreated", "deleted and created again: "),
+    (
+        "waits-for-deleted",
+        "missed-events",
+        "configmaps/default/a was deleted, and its watch got a 410: configmaps/default/a is missing",
+    ),
+    (
+        "clears-before-it-lists",
+        "half-list",
+        "while half of a list of the custom resources had come, it deleted secrets/default/a",
+    ),
+    ("creates-another-one", "lagging-watch", "configmaps/default/a-2 should not exist"),
+    ("does-not-know-gone", "watches-come-back", "children deleted after the watches got a 410 Gone: "),
+    ("gives-up", "api-server-outage", "children deleted after an outage: "),
+    (
+        "forbidden-is-for-ever",
+        "permission-lost",
+        "configmaps/default/a deleted after its kind was forbidden: ",
+    ),
+    ("does-not-wait", "throttled", "in spite of Retry-After: 1"),
+    (
+        "notes-the-second",
+        "slow-answers",
+        "only while each answer takes 1100 ms: writes pages.example.com/default/a for ever: .status.checks",
+    ),
+    (
+        "puts-old-bodies",
+        "conflicts",
+        "repaired: the annotation of another writer, which came just before, is lost",
+    ),
+    (
+        "no-other-labels",
+        "foreign-writers",
+        "written by another client, and lost: labels of /api/v1/namespaces/default/",
+    ),
+    ("overwrites", "name-taken", "of another owner was overwritten"),
+    (
+        "looks-in-any-namespace",
+        "two-namespaces",
+        "the same in the namespace a-scorecard: configmaps/default/a is missing",
+    ),
+    (
+        "saves-before-it-goes",
+        "namespace-deleted",
+        "the namespace does not go away: still there: namespaces/a-scorecard, pages.example.com/a-scorecard/a",
+    ),
+    (
+        "stops-at-an-error",
+        "one-bad-object",
+        "was not created again beside an object whose children are refused",
+    ),
+    ("forgot-a-rule", "shipped-role", "the Roles do not allow: GET /api/v1/services"),
+    (
+        "always-resumes",
+        "restored-backup",
+        "children deleted after a backup was restored: configmaps/default/a is missing, and 2 more (repaired by a restart)",
+    ),
+    ("trusts-silence", "stalled-watch", "was not created again within 4 s, while its watch was silent"),
+    ("deletes-by-name", "time-travel", "it deleted secrets/default/a of the new object"),
+];
+
+/// All bugs, or the one that the variable `BUG` names.
+fn bugs() -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
+    let only = env::var("BUG").ok();
+    BUGS.into_iter().filter(move |(bug, ..)| only.as_deref().is_none_or(|only| only == *bug))
+}
+
+/// How often a check is asked to find a bug.
+const ATTEMPTS: usize = 3;
+
+fn crd() -> Value {
+    let text = json!({"type": "string", "description": "A text."});
+    let number = json!({"type": "integer", "description": "A number."});
+    let condition = json!({"type": "object", "description": "A condition.", "required": ["type"], "properties": {
+        "type": text, "status": text, "reason": text, "message": text, "lastTransitionTime": text,
+        "observedGeneration": number}});
+    let conditions = json!({"type": "array", "description": "All conditions.", "items": condition,
+        "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]});
+    let schema = json!({"type": "object", "properties": {
+        "spec": {"type": "object", "description": "The page.", "properties": {"text": text, "image": text}},
+        "status": {"type": "object", "description": "Its state.", "properties": {
+            "phase": text, "checks": number, "observedGeneration": number, "conditions": conditions}}}});
+    json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "pages.example.com"}, "spec": {
+            "group": "example.com", "scope": "Namespaced", "names": {"plural": "pages", "kind": "Page"},
+            "versions": [{"name": "v1", "served": true, "storage": true, "subresources": {"status": {}},
+                "additionalPrinterColumns": [{"name": "Phase", "type": "string", "jsonPath": ".status.phase"}],
+                "schema": {"openAPIV3Schema": schema}}]}})
+}
+
+fn page() -> Value {
+    json!({"apiVersion": "example.com/v1", "kind": "Page", "metadata": {"name": "a"}, "spec": {"text": "hello", "image": "web:1"}})
+}
+
+fn command(bug: &str) -> Vec<String> {
+    command_of("operator_process", bug)
+}
+
+fn command_of(process: &str, bug: &str) -> Vec<String> {
+    let program = env::current_exe().unwrap().to_string_lossy().into_owned();
+    let words = ["env", &format!("BUG={bug}"), &program, "--exact", process, "--ignored", "--nocapture"];
+    words.map(str::to_owned).into()
+}
+
+fn settings(command: Vec<String>) -> Scorecard {
+    let mut scorecard = Scorecard::new(vec![crd()], vec![page()], command);
+    scorecard.rbac = vec![role("")];
+    scorecard.settle = Duration::from_millis(200);
+    scorecard.extent = Extent::Faults;
+    scorecard
+}
+
+/// With a fixed port, for example: a run that waited for the next check was in the way of new ones.
+#[tokio::test]
+async fn an_operator_that_cannot_run_twice_runs_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = command("");
+    command.insert(1, format!("LOCK={}", dir.path().join("lock").display()));
+    let only = ["quiet", "deletes-cleanly", "crash-between-writes", "accepts-valid-objects"]
+        .map(str::to_owned)
+        .into();
+    let report = scorecard::run(&Scorecard { only, ..settings(command) }, |_| {}).await.unwrap();
+    assert_eq!(found(&report), Vec::<String>::new());
+}
+
+/// The rules for all that the operator does, but one resource.
+fn role(missing: &str) -> Value {
+    let rule = |group: &str, resources: &[&str], verbs: &[&str]| {
+        let resources: Vec<&&str> = resources.iter().filter(|resource| **resource != missing).collect();
+        json!({"apiGroups": [group], "resources": resources, "verbs": verbs})
+    };
+    let verbs = ["list", "watch", "create", "patch"];
+    json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "pages"}, "rules": [
+        rule("example.com", &["pages", "pages/status"], &verbs),
+        rule("", &["configmaps", "secrets", "services"], &verbs), rule("apps", &["deployments"], &verbs)]})
+}
+
+/// `converges FAIL`, for each check that found something. Without a bundle, one check is skipped, and one warns of the Secrets in the ClusterRole.
+fn found(report: &Report) -> Vec<String> {
+    let found = report.checks.iter().filter(|check| check.verdict.result != Outcome::Pass);
+    let found = found.filter(|check| !["bundle-valid", "least-privilege"].contains(&check.name));
+    found.map(ToString::to_string).collect()
+}
+
+#[tokio::test]
+async fn a_correct_operator_passes_all_checks() {
+    let report = scorecard::run(&settings(command("")), |check| println!("{check}")).await.unwrap();
+    assert_eq!(found(&report), Vec::<String>::new());
+    assert_eq!(report.checks.len(), scorecard::names().len());
+}
+
+/// Each of the checks deletes the children, and all together did so more often than any client.
+#[tokio::test]
+async fn an_operator_that_backs_off_from_repeated_deletions_passes() {
+    let mut scorecard = settings(command("backs-off-from-deletions"));
+    scorecard.only =
+        ["missed-events", "watches-come-back", "api-server-outage", "throttled"].map(str::to_owned).into();
+    (scorecard.jobs, scorecard.patience) = (1, Duration::from_secs(2));
+    let report = scorecard::run(&scorecard, |_| {}).await.unwrap();
+    assert_eq!(found(&report), Vec::<String>::new());
+}
+
+/// With a Deployment: most correct operators of these tests have no workload.
+#[tokio::test]
+async fn an_operator_that_waits_for_its_pods_passes() {
+    let mut scorecard = settings(command("waits-for-pods"));
+    scorecard.only = vec!["honest-status".to_owned()];
+    let report = scorecard::run(&scorecard, |_| {}).await.unwrap();
+    assert_eq!(found(&report), Vec::<String>::new());
+}
+
+/// The annotation that wakes an operator changes what it makes of all annotations, such as a hash. That is not a bug.
+#[tokio::test]
+async fn what_follows_from_an_annotation_is_not_compared() {
+    let mut scorecard = settings(command("copies-annotations"));
+    scorecard.only = vec!["lagging-watch".to_owned()];
+    scorecard.patience = Duration::from_secs(2);
+    let report = scorecard::run(&scorecard, |_| {}).await.unwrap();
+    assert_eq!(found(&report), Vec::<String>::new());
+}
+
+/// A further object that the labels of the sample select, as a Prometheus selects ServiceMonitors, changed the sample's children.
+#[tokio::test]
+async fn further_objects_have_no_labels_by_which_the_operator_selects() {
+    let mut scorecard = settings(command("lists-labelled-pages"));
+    scorecard.samples[0]["metadata"]["labels"] = json!({"site": "a"});
+    scorecard.only = vec!["accepts-valid-objects".to_owned()];
+    scorecard.patience = Duration::from_secs(2);
+    let report = scorecard::run(&scorecard, |_| {}).await.unwrap();
+    assert_eq!(found(&report), Vec::<String>::new());
+}
+
+/// kopf logs it for each exception of a handler.
+#[tokio::test]
+async fn a_traceback_of_an_operator_that_goes_on_is_no_panic() {
+    let mut scorecard = settings(command("logs-a-traceback"));
+    scorecard.only = vec!["converges".to_owned()];
+    let report = scorecard::run(&scorecard, |_| {}).await.unwrap();
+    assert_eq!(found(&report), Vec::<String>::new());
+}
+
+/// Not with a `generateName`, but with random letters of its own: the two runs without a fault had no object in common.
+#[tokio::test]
+async fn an_operator_whose_children_have_random_names_passes() {
+    let mut scorecard = settings(command("random-names"));
+    scorecard.only = [
+        "converges",
+        "repairs-drift",
+        "deletes-cleanly",
+        "crash-between-writes",
+        "recreated",
+        "two-namespaces",
+    ]
+    .map(str::to_owned)
+    .into();
+    scorecard.patience = Duration::from_secs(2);
+    let report = scorecard::run(&scorecard, |_| {}).await.unwrap();
+    assert_eq!(found(&report), Vec::<String>::new());
+}
+
+/// The change back was refused, and the state before was expected nevertheless.
+#[tokio::test]
+async fn a_field_that_only_grows_is_not_expected_to_shrink() {
+    let mut scorecard = settings(command(""));
+    let schema = &mut scorecard.crds[0]["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+    schema["properties"]["spec"]["properties"]["text"]["x-kubernetes-validations"] =
+        json!([{"rule": "size(self) >= size(oldSelf)"}]);
+    scorecard.only = vec!["applies-spec-changes:.spec.text#1".to_owned()];
+    scorecard.patience = Duration::from_secs(2);
+    let report = scorecard::run(&scorecard, |_| {}).await.unwrap();
+    assert_eq!(found(&report), Vec::<String>::new());
+}
+
+/// A broken operator never repairs its fault, so a short patience changes no result.
+fn impatient(bug: &str) -> Scorecard {
+    let rbac = vec![role(if bug == "forgot-a-rule" { "services" } else { "" })];
+    Scorecard { seed: 3, patience: Duration::from_secs(1), rbac, ..settings(command(bug)) }
+}
+
+/// What is wrong with the report about an operator with a bug.
+async fn missed((bug, name, words): (&str, &str, &str)) -> Option<String> {
+    let scorecard = Scorecard { only: vec![name.to_owned()], ..impatient(bug) };
+    let report = match scorecard::run(&scorecard, |_| {}).await {
+        Ok(report) => report,
+        Err(CannotJudge(why)) => return Some(format!("{bug}: {why}")),
+    };
+    let json = report.json(&[]).to_string();
+    assert!(!json.contains("c2VjcmV0") && !json.contains("ZHJpZnQ="), "{bug}: {json}");
+    let check = &report.checks[0];
+    let has_found = [Outcome::Fail, Outcome::Warn].contains(&check.verdict.result);
+    let is_found = has_found && check.to_string().contains(words);
+    (!is_found).then(|| format!("{bug}: {check}"))
+}
+
+/// On a slow machine a check may look before the operator has done anything. Then it finds nothing, and is asked again.
+async fn missed_again(bug: (&str, &str, &str)) -> Option<String> {
+    for _ in 1..ATTEMPTS {
+        missed(bug).await?;
+    }
+    missed(bug).await
+}
+
+#[tokio::test]
+async fn each_bug_is_found_by_its_check() {
+    let all = bugs().map(|bug| Box::pin(missed_again(bug)));
+    let missed: Vec<_> =
+        stream::iter(all).buffer_unordered(8).filter_map(async |missed| missed).collect().await;
+    assert_eq!(missed, Vec::<String>::new());
+}
+
+/// Takes minutes: all checks for each broken operator.
+#[tokio::test]
+#[ignore = "slow; run by hand after a change of a check"]
+async fn each_bug_is_found_by_its_check_alone() {
+    let mut wrong = Vec::new();
+    for (bug, name, _) in bugs() {
+        let report = scorecard::run(&impatient(bug), |_| {}).await.unwrap();
+        let is_warned = |check: &&CheckResult| check.name == name && check.verdict.result == Outcome::Warn;
+        let warned = report.checks.iter().filter(is_warned);
+        let names: Vec<&str> = report.failed().chain(warned).map(|check| check.name).collect();
+        println!("{bug}: {:#?}", found(&report));
+        if names != [name] {
+            wrong.push(bug);
+        }
+    }
+    assert_eq!(wrong, Vec::<&str>::new());
+}
+
+/// As [`a_correct_operator_passes_all_checks`], with other seeds.
+#[tokio::test]
+#[ignore = "slow; run by hand after a change of a check"]
+async fn ten_runs_of_the_correct_operator_find_nothing() {
+    for seed in 1..=10 {
+        let report = scorecard::run(&Scorecard { seed, ..settings(command("")) }, |_| {}).await.unwrap();
+        assert_eq!(found(&report), Vec::<String>::new(), "seed {seed}");
+    }
+}
+
+#[tokio::test]
+async fn a_failure_is_shown_again_by_its_replay_and_is_in_the_json() {
+    let mut scorecard = impatient("creating-is-somebody-else");
+    scorecard.only = vec!["crash-between-writes:status/pages.example.com/default/a#1".to_owned()];
+    let report = scorecard::run(&scorecard, |_| {}).await.unwrap();
+    let check = report.failed().next().unwrap();
+    assert_eq!(check.replay(3), format!("--only {} --seed 3", scorecard.only[0]));
+    let json = report.json(&["my-operator".to_owned()]);
+    assert_eq!(json["checks"][0]["result"], "fail");
+    assert_eq!(json["checks"][0]["evidence"][0]["object"], "configmaps/default/a");
+    let journal = check.journal.as_ref().unwrap();
+    let has =
+        |lines: &str, words: &[&str]| lines.lines().any(|line| words.iter().all(|word| line.contains(word)));
+    assert!(has(&journal.requests_jsonl(), &["\"GET\"", "v1/pages", "\"operator-2\"", "200"]));
+    assert!(has(&journal.writes_jsonl(), &["\"MODIFIED\"", "\"phase\":\"Creating\"", "[\".status\"]"]));
+    assert!(journal.log.contains("running 1 test"), "{}", journal.log);
+}
+
+/// An ignored child that stayed away moved the places of the others, and the next one was not tried.
+#[tokio::test]
+async fn a_child_beside_an_ignored_one_must_be_repaired() {
+    let (only, ignore) = (vec!["repairs-drift".to_owned()], vec!["ConfigMap".to_owned()]);
+    let scorecard = Scorecard { only, ignore, ..impatient("ready-is-for-ever") };
+    let report = scorecard::run(&scorecard, |_| {}).await.unwrap();
+    let found = found(&report);
+    assert!(found[0].contains("secrets/default/a deleted: secrets/default/a is missing"), "{found:?}");
+}
+
+/// It waits for the event of a new Page, which came before its start.
+#[tokio::test]
+async fn a_crash_before_the_first_write_is_found() {
+    let scorecard =
+        Scorecard { only: vec!["crash-between-writes".to_owned()], ..impatient("waits-for-new-pages") };
+    let report = scorecard::run(&scorecard, |_| {}).await.unwrap();
+    let crash = "killed before status/pages.example.com/default/a#1: configmaps/default/a is missing";
+    assert!(found(&report)[0].contains(crash), "{:?}", found(&report));
+    let replay = report.checks[0].replay(3);
+    assert_eq!(replay, "--only crash-between-writes:before:status/pages.example.com/default/a#1 --seed 3");
+    let only = replay.split(' ').nth(1).map(str::to_owned);
+    let again =
+        scorecard::run(&Scorecard { only: only.into_iter().collect(), ..scorecard }, |_| {}).await.unwrap();
+    assert!(found(&again)[0].contains(crash), "{:?}", found(&again));
+}
+
+#[tokio::test]
+async fn what_cannot_be_judged_is_an_error_in_one_line() {
+    let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+    let judged = async |scorecard: Scorecard| match scorecard::run(&scorecard, |_| {}).await {
+        Err(CannotJudge(why)) => why,
+        Ok(report) => panic!("{report:?}"),
+    };
+    let quick = |command: &str| Scorecard { start: Duration::from_millis(200), ..settings(words(command)) };
+    assert_eq!(
+        judged(quick("no-such-program")).await,
+        "COMMAND no-such-program: No such file or directory (os error 2)"
+    );
+    let ended =
+        judged(settings(vec!["sh".to_owned(), "-c".to_owned(), "echo no config; exit 3".to_owned()])).await;
+    assert_eq!(ended, "COMMAND ended before its first request: exit status: 3: no config");
+    let silent = judged(quick("sleep 1000")).await;
+    assert!(silent.starts_with("COMMAND sent no request within 0 s: does it read KUBECONFIG?"), "{silent}");
+    let mut wrong = quick("true");
+    wrong.samples =
+        vec![json!({"apiVersion": "example.com/v1", "kind": "Page", "metadata": {"name": "a"}, "spec": 1})];
+    assert!(judged(wrong).await.starts_with("--sample: Page \"a\": "));
+    let mut wrong = quick("true");
+    wrong.samples =
+        vec![page(), json!({"apiVersion": "example.com/v1", "kind": "Book", "metadata": {"name": "a"}})];
+    assert_eq!(
+        judged(wrong).await,
+        "--sample: Book \"a\": the server has no such kind in \"example.com/v1\"; is its CRD given?"
+    );
+    for word in ["--config={kubeconfigg}", "{KUBECONFIG}", "{kubeConfig}/x"] {
+        let name = word.split(['{', '}']).nth(1).unwrap();
+        let error = format!("COMMAND {word}: {{{name}}} is not replaced; {{kubeconfig}} becomes the path");
+        assert_eq!(judged(quick(&format!("true {word}"))).await, error);
+    }
+    let no_words = judged(quick("false {kubeconfig} ${KUBECONFIG} {kube:1} {{.kube}} {")).await;
+    assert!(no_words.starts_with("COMMAND ended before its first request: "), "{no_words}");
+    let mut wrong = quick("true");
+    wrong.only = vec!["quite".to_owned()];
+    assert!(
+        judged(wrong).await.starts_with("--only quite: is not a check; there are crd-schema, sample-valid, ")
+    );
+}
+
+/// Most checks ignored the fault. The others were skipped, with exit code 0.
+#[tokio::test]
+async fn a_fault_that_does_not_exist_is_an_error_that_names_those_that_do() {
+    for (only, expected) in [
+        (
+            "quiet:nosuch",
+            "only these have faults to choose from: crash-between-writes, applies-spec-changes, comes-back",
+        ),
+        (
+            "crash-between-writes:nosuch",
+            "there is no such fault; there are status/pages.example.com/default/a#1, before:status/pages.example.com/default/a#1, ",
+        ),
+        ("comes-back:nosuch", "there is no such fault; there are .spec.image#1"),
+    ] {
+        let scorecard = Scorecard { only: vec![only.to_owned()], ..settings(command("")) };
+        let CannotJudge(why) = scorecard::run(&scorecard, |_| {}).await.unwrap_err();
+        assert!(why.starts_with(&format!("--only {only}: {expected}")), "{why}");
+    }
+}
+
+/// Without the condition, it counts as settled before its last write, and each check expects a state that is not the last one.
+#[tokio::test]
+async fn an_operator_with_a_long_pause_has_settled_when_its_status_says_so() {
+    let mut scorecard = settings(command("is-ready-later"));
+    scorecard.only = vec!["converges".to_owned()];
+    scorecard.settled = Some("jsonpath={.status.phase}=Ready".parse().unwrap());
+    let report = scorecard::run(&scorecard, |_| {}).await.unwrap();
+    assert_eq!(found(&report), Vec::<String>::new());
+    let journal = report.checks[0].journal.as_ref().unwrap();
+    assert!(journal.writes_jsonl().contains(r#""phase":"Ready""#));
+    scorecard.settled = Some("jsonpath={.status.phase}=Done".parse().unwrap());
+    scorecard.patience = Duration::from_secs(2);
+    let CannotJudge(why) = scorecard::run(&scorecard, |_| {}).await.unwrap_err();
+    let has = "pages.example.com/default/a has .status.phase \"Ready\", 2 s after the last write";
+    assert_eq!(why, format!("--settled jsonpath={{.status.phase}}=Done: {has}"));
+}
+
+/// Only the first was reported, which may be the consequence of the second.
+#[tokio::test]
+async fn two_runs_that_end_for_different_reasons_give_both() {
+    let dir = tempfile::tempdir().unwrap();
+    // Only one of two can create the directory.
+    let script = format!(
+        "mkdir {} && echo no rule for pages || echo the port is taken; exit 3",
+        dir.path().join("port").display()
+    );
+    let CannotJudge(why) =
+        scorecard::run(&settings(vec!["sh".to_owned(), "-c".to_owned(), script]), |_| {}).await.unwrap_err();
+    assert!(why.contains("no rule for pages") && why.contains("the port is taken"), "{why}");
+    assert!(why.contains("; of a second run: COMMAND ended before its first request: "), "{why}");
+}
+
+/// A worker pool whose first process crashes, for example.
+#[tokio::test]
+async fn what_a_process_has_started_ends_with_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let pid = dir.path().join("pid");
+    let script = format!("sleep 1000 & echo $! > {}; exit 3", pid.display());
+    let scorecard = settings(vec!["sh".to_owned(), "-c".to_owned(), script]);
+    scorecard::run(&scorecard, |_| {}).await.unwrap_err();
+    let pid = fs::read_to_string(pid).unwrap();
+    // A killed process may still be a zombie for a moment.
+    while fs::read_to_string(format!("/proc/{}/stat", pid.trim())).is_ok_and(|stat| !stat.contains(") Z ")) {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// The operators, as a process.
+#[tokio::test]
+#[ignore = "is started by the other tests"]
+async fn operator_process() {
+    if let Ok(bug) = env::var("BUG") {
+        operator::run(bug).await;
+    }
+}

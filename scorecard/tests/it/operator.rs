@@ -1,0 +1,560 @@
+//! The operators under test, each a process: a correct one, and the same with a bug.
+//!
+//! A Page gets a Secret, a ConfigMap and a Service, and with some of the bugs a Deployment. As most operators do, it lists and watches the kinds, and reconciles from its caches.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    env, fs,
+    process::exit,
+    sync::{Arc, Mutex},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use base64::{Engine, prelude::BASE64_STANDARD};
+use reqwest::{Certificate, Method, Response};
+use serde_json::{Value, json};
+use tokio::{
+    sync::Notify,
+    time::{sleep, timeout},
+};
+
+const KINDS: [&str; 5] = ["pages", "secrets", "configmaps", "services", "deployments"];
+
+const FINALIZER: &str = "example.com/save";
+
+/// An image that the simulated kubelet cannot pull.
+const BAD_IMAGE: &str = "does-not-exist:scorecard";
+
+/// After more deletions of one child, the operator does not create it again. That is not a bug: otherwise two clients would write
+/// without end.
+const DELETIONS_MAX: usize = 5;
+
+/// How long a watch may be silent.
+const SILENCE: Duration = Duration::from_secs(3);
+
+/// Longer than nothing may be written until an operator counts as settled.
+const LATER: Duration = Duration::from_millis(1500);
+
+const BACKOFF_MIN: Duration = Duration::from_millis(20);
+const BACKOFF_MAX: Duration = Duration::from_secs(1);
+
+/// Namespace and name.
+type Key = (String, String);
+
+/// The objects of a kind.
+type Cache = BTreeMap<Key, Value>;
+
+pub struct Operator {
+    bug: String,
+    http: reqwest::Client,
+    url: String,
+    token: String,
+    caches: Mutex<BTreeMap<&'static str, Cache>>,
+    changed: Notify,
+    /// The uids of the Pages that this process has begun.
+    begun: Mutex<BTreeSet<String>>,
+    /// The children that this process has created and not seen yet, with the annotations of their Pages.
+    expected: Mutex<BTreeMap<(&'static str, Key), Value>>,
+    /// The first uid of each Page.
+    first_uids: Mutex<BTreeMap<Key, Value>>,
+    /// The specs with which Pages became ready, by their uids.
+    done: Mutex<BTreeMap<String, Value>>,
+    /// How often this process has created each child.
+    created: Mutex<BTreeMap<(&'static str, Key), usize>>,
+    /// The first text of each Page, by its uid.
+    first_texts: Mutex<BTreeMap<String, String>>,
+}
+
+/// Runs until it is killed.
+pub async fn run(bug: String) {
+    // As a fixed port does, this lock refuses a second process.
+    let lock = env::var("LOCK").map(|path| fs::File::create(path).unwrap());
+    if lock.is_ok_and(|lock| std::mem::ManuallyDrop::new(lock).try_lock().is_err()) {
+        eprintln!("it runs already");
+        exit(1);
+    }
+    if bug == "panics" {
+        eprintln!("thread 'reconcile' panicked at src/main.rs:1");
+    }
+    if bug == "logs-a-traceback" {
+        eprintln!("Handler failed, and will try again:\nTraceback (most recent call last):");
+    }
+    let operator = Arc::new(Operator::new(bug));
+    for kind in KINDS {
+        let operator = Arc::clone(&operator);
+        tokio::spawn(async move { operator.follow(kind).await });
+    }
+    let mut backoff = BACKOFF_MIN;
+    loop {
+        if operator.reconcile_all().await {
+            backoff = BACKOFF_MIN;
+            operator.changed.notified().await;
+        } else {
+            sleep(backoff).await;
+            if !operator.has("does-not-wait") {
+                backoff = BACKOFF_MAX.min(backoff * 2);
+            }
+        }
+    }
+}
+
+/// `/api/v1/namespaces/default/secrets`; of all namespaces without one.
+pub fn path(kind: &str, namespace: &str) -> String {
+    let group = match kind {
+        "pages" => "/apis/example.com/v1",
+        "deployments" => "/apis/apps/v1",
+        _ => "/api/v1",
+    };
+    if namespace.is_empty() {
+        format!("{group}/{kind}")
+    } else {
+        format!("{group}/namespaces/{namespace}/{kind}")
+    }
+}
+
+/// A client that trusts this certificate authority.
+fn client(ca_pem: &[u8]) -> reqwest::Client {
+    // A second call fails, which does not matter.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let ca = Certificate::from_pem(ca_pem).unwrap();
+    reqwest::Client::builder().tls_certs_only([ca]).user_agent("operator").build().unwrap()
+}
+
+pub fn key(object: &Value) -> Key {
+    let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
+    (text("namespace"), text("name"))
+}
+
+impl Operator {
+    pub fn new(bug: String) -> Operator {
+        let config = fs::read_to_string(env::var("KUBECONFIG").unwrap()).unwrap();
+        let after = |key: &str| {
+            let rest = config.split_once(key).unwrap().1;
+            rest.trim_start_matches([' ', '"']).split(['"', '}', '\n']).next().unwrap().to_owned()
+        };
+        let ca = BASE64_STANDARD.decode(after("certificate-authority-data:")).unwrap();
+        Operator {
+            bug,
+            http: client(&ca),
+            url: after("server:"),
+            token: after("token:"),
+            caches: Mutex::default(),
+            changed: Notify::new(),
+            begun: Mutex::default(),
+            expected: Mutex::default(),
+            first_uids: Mutex::default(),
+            done: Mutex::default(),
+            created: Mutex::default(),
+            first_texts: Mutex::default(),
+        }
+    }
+
+    fn has(&self, bug: &str) -> bool {
+        self.bug == bug
+    }
+
+    /// `None`: no answer.
+    pub async fn request(&self, method: Method, path: &str, body: &Value) -> Option<Response> {
+        let mut request =
+            self.http.request(method.clone(), format!("{}{path}", self.url)).bearer_auth(&self.token);
+        let content_type = match method {
+            Method::PATCH if !body["apiVersion"].is_null() => "application/apply-patch+yaml",
+            Method::PATCH => "application/merge-patch+json",
+            _ => "application/json",
+        };
+        if !body.is_null() {
+            request = request.header("content-type", content_type).body(body.to_string());
+        }
+        let answer = request.send().await.ok()?;
+        if let Some(secs) = answer.headers().get("retry-after")
+            && !self.has("does-not-wait")
+        {
+            sleep(Duration::from_secs(secs.to_str().unwrap().parse().unwrap())).await;
+        }
+        Some(answer)
+    }
+
+    pub async fn send(&self, method: Method, path: &str, body: Value) -> (u16, Value) {
+        let Some(answer) = self.request(method, path, &body).await else { return (0, Value::Null) };
+        let status = answer.status().as_u16();
+        let text = answer.text().await.unwrap_or_default();
+        (status, serde_json::from_str(&text).unwrap_or_default())
+    }
+
+    /// Fills the cache of a kind, and keeps it up to date. Runs until dropped.
+    async fn follow(&self, kind: &'static str) {
+        loop {
+            if self.has("clears-before-it-lists") {
+                self.caches.lock().unwrap().entry(kind).and_modify(Cache::clear);
+            }
+            let (code, list) =
+                self.send(Method::GET, &format!("{}?resourceVersion=0", path(kind, "")), Value::Null).await;
+            if code == 403 && self.has("forbidden-is-for-ever") || code == 503 && self.has("gives-up") {
+                return;
+            }
+            if code == 200 {
+                if self.on_list(kind, &list) {
+                    self.changed.notify_one();
+                }
+                self.watch(kind, list["metadata"]["resourceVersion"].as_str().unwrap().to_owned()).await;
+            }
+            sleep(BACKOFF_MIN).await;
+        }
+    }
+
+    /// Watches, and resumes, until the version is too old.
+    async fn watch(&self, kind: &'static str, mut version: String) {
+        loop {
+            let query = format!("{}?watch=1&resourceVersion={version}", path(kind, ""));
+            let Some(mut answer) = self.request(Method::GET, &query, &Value::Null).await else {
+                sleep(BACKOFF_MIN).await;
+                continue;
+            };
+            if answer.status() != 200 {
+                return;
+            }
+            let mut buffer = Vec::new();
+            loop {
+                let chunk = match timeout(SILENCE, answer.chunk()).await {
+                    Ok(Ok(Some(chunk))) => chunk,
+                    Ok(Ok(None)) => break,
+                    Ok(Err(_)) if self.has("always-resumes") => break,
+                    Err(_) if self.has("trusts-silence") => continue,
+                    // The versions of a restored server are smaller, so it does not resume.
+                    Ok(Err(_)) | Err(_) => return,
+                };
+                buffer.extend(chunk);
+                while let Some(end) = buffer.iter().position(|byte| *byte == b'\n') {
+                    let line: Vec<u8> = buffer.drain(..=end).collect();
+                    let event: Value = serde_json::from_slice(&line).unwrap();
+                    if event["object"]["reason"] == "Gone" && self.has("does-not-know-gone") {
+                        std::future::pending::<()>().await;
+                    }
+                    if event["type"] == "ERROR" {
+                        return;
+                    }
+                    version = event["object"]["metadata"]["resourceVersion"].as_str().unwrap().to_owned();
+                    self.on_event(kind, &event);
+                }
+            }
+            sleep(BACKOFF_MIN).await;
+        }
+    }
+
+    /// Whether the cache is another one now.
+    fn on_list(&self, kind: &'static str, list: &Value) -> bool {
+        let mut caches = self.caches.lock().unwrap();
+        let before = caches.get(kind).cloned();
+        let cache = caches.entry(kind).or_default();
+        if !self.has("waits-for-deleted") {
+            cache.clear();
+        }
+        for item in list["items"].as_array().into_iter().flatten() {
+            if self.has("waits-for-new-pages") && kind == "pages" && item["status"].is_null() {
+                continue;
+            }
+            cache.insert(key(item), item.clone());
+        }
+        before.as_ref() != Some(&*cache)
+    }
+
+    fn on_event(&self, kind: &'static str, event: &Value) {
+        let mut caches = self.caches.lock().unwrap();
+        let cache = caches.entry(kind).or_default();
+        match event["type"].as_str() {
+            Some("DELETED") => drop(cache.remove(&key(&event["object"]))),
+            _ => drop(cache.insert(key(&event["object"]), event["object"].clone())),
+        }
+        self.expected.lock().unwrap().remove(&(kind, key(&event["object"])));
+        self.changed.notify_one();
+    }
+
+    fn cached(&self, kind: &str) -> Cache {
+        self.caches.lock().unwrap().get(kind).cloned().unwrap_or_default()
+    }
+
+    /// Whether nothing must be tried again.
+    async fn reconcile_all(&self) -> bool {
+        if self.caches.lock().unwrap().len() < KINDS.len() {
+            return true;
+        }
+        let mut is_done = true;
+        if self.has("clears-before-it-lists") {
+            self.delete_orphans().await;
+        }
+        for page in self.cached("pages").into_values() {
+            is_done &= self.reconcile(&page).await;
+            if !is_done && self.has("stops-at-an-error") {
+                return false;
+            }
+        }
+        is_done
+    }
+
+    /// Deletes the Secrets of Pages that are no longer in the cache.
+    async fn delete_orphans(&self) {
+        let (pages, begun) = (self.cached("pages"), self.begun.lock().unwrap().clone());
+        let is_orphan = |key: &Key, secret: &Value| {
+            let owner = secret["metadata"]["ownerReferences"][0]["uid"].as_str();
+            !pages.contains_key(key) && owner.is_some_and(|uid| begun.contains(uid))
+        };
+        let orphans = self.cached("secrets").into_iter().filter(|(key, secret)| is_orphan(key, secret));
+        for ((namespace, name), _) in orphans {
+            self.send(Method::DELETE, &format!("{}/{name}", path("secrets", &namespace)), Value::Null).await;
+        }
+    }
+
+    async fn reconcile(&self, page: &Value) -> bool {
+        let (uid, phase) = (page["metadata"]["uid"].as_str().unwrap(), page["status"]["phase"].as_str());
+        if !page["metadata"]["deletionTimestamp"].is_null() {
+            return self.clean_up(page).await;
+        }
+        let is_same = self.done.lock().unwrap().get(uid) == Some(&page["spec"]);
+        if self.has("ready-is-for-ever") && phase == Some("Ready") && is_same {
+            return true;
+        }
+        if self.has("failed-is-for-ever") && phase == Some("Failed") {
+            return true;
+        }
+        if self.has("saves-before-it-goes") && page["metadata"]["finalizers"].is_null() {
+            return self.set_finalizers(page, json!([FINALIZER])).await;
+        }
+        let is_begun = self.begun.lock().unwrap().contains(uid);
+        if self.has("creating-is-somebody-else") && phase == Some("Creating") && !is_begun {
+            return true;
+        }
+        self.begun.lock().unwrap().insert(uid.to_owned());
+        if phase.is_none() && !self.set_status(page, json!({"phase": "Creating"})).await {
+            return false;
+        }
+        if self.has("ready-before-the-children") && !self.set_ready(page).await {
+            return false;
+        }
+        let mut is_done = true;
+        for (kind, child) in self.children(page) {
+            is_done &= self.keep(kind, &child, page).await;
+        }
+        if is_done {
+            self.done.lock().unwrap().insert(uid.to_owned(), page["spec"].clone());
+        }
+        if self.has("failed-is-for-ever") && page["spec"]["image"] == BAD_IMAGE {
+            return self.set_status(page, json!({"phase": "Failed"})).await;
+        }
+        if is_done && !(self.has("waits-for-pods") && self.waits_for_pods(page)) {
+            if self.has("is-ready-later") && phase != Some("Ready") {
+                sleep(LATER).await;
+            }
+            is_done = self.set_ready(page).await;
+        }
+        let second = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+        if self.has("notes-the-second") && is_done && page["status"]["checks"] != second {
+            return self.set_status(page, json!({"checks": second})).await;
+        }
+        if self.has("counts-for-ever") {
+            let checks = page["status"]["checks"].as_u64().unwrap_or_default() + 1;
+            return self.set_status(page, json!({"checks": checks})).await;
+        }
+        is_done
+    }
+
+    /// Whether no replica of the Deployment is ready.
+    fn waits_for_pods(&self, page: &Value) -> bool {
+        let deployments = self.cached("deployments");
+        deployments.get(&key(page)).is_none_or(|deployment| deployment["status"]["readyReplicas"].is_null())
+    }
+
+    async fn clean_up(&self, page: &Value) -> bool {
+        let (namespace, name) = key(page);
+        if self.has("deletes-by-name") {
+            self.send(Method::DELETE, &format!("{}/{name}", path("secrets", &namespace)), Value::Null).await;
+        }
+        let finalizers = page["metadata"]["finalizers"].as_array().cloned().unwrap_or_default();
+        if !finalizers.contains(&json!(FINALIZER)) {
+            return true;
+        }
+        let (_, mut saved) = self.children(page)[1].clone();
+        saved["metadata"]["name"] = format!("{name}-saved").into();
+        let (code, _) = self.send(Method::POST, &path("configmaps", &namespace), saved).await;
+        let others: Vec<Value> = finalizers.into_iter().filter(|one| one != FINALIZER).collect();
+        [201, 409].contains(&code) && self.set_finalizers(page, json!(others)).await
+    }
+
+    async fn set_finalizers(&self, page: &Value, finalizers: Value) -> bool {
+        let (namespace, name) = key(page);
+        let patch = json!({"metadata": {"uid": page["metadata"]["uid"], "finalizers": finalizers}});
+        self.send(Method::PATCH, &format!("{}/{name}", path("pages", &namespace)), patch).await.0 == 200
+    }
+
+    /// Writes the status of a Page whose children are as they should be, if it has another one.
+    async fn set_ready(&self, page: &Value) -> bool {
+        let mut observed = page["metadata"]["generation"].as_u64().unwrap();
+        let mut time = page["status"]["conditions"][0]["lastTransitionTime"].clone();
+        if time.is_null() {
+            time = page["metadata"]["creationTimestamp"].clone();
+        }
+        if self.has("observes-the-future") {
+            observed += 1;
+        }
+        if self.has("moves-the-time") {
+            time = json!(format!("2026-01-01T00:00:{observed:02}Z"));
+        }
+        let ready = json!({"type": "Ready", "status": "True", "reason": "Done", "message": "", "lastTransitionTime": time,
+            "observedGeneration": observed});
+        let status = json!({"phase": "Ready", "observedGeneration": observed, "conditions": [ready]});
+        contains(&page["status"], &status) || self.set_status(page, status).await
+    }
+
+    async fn set_status(&self, page: &Value, status: Value) -> bool {
+        let (namespace, name) = key(page);
+        let path = format!("{}/{name}/status", path("pages", &namespace));
+        self.send(Method::PATCH, &path, json!({"status": status})).await.0 == 200
+    }
+
+    /// Creates or repairs a child. Whether it is as it should be.
+    async fn keep(&self, kind: &'static str, child: &Value, page: &Value) -> bool {
+        let (namespace, mut name) = key(page);
+        let path = path(kind, &namespace);
+        let (mut child, mut cache) = (child.clone(), self.cached(kind));
+        if self.has("random-names") && kind == "secrets" {
+            let owner = &child["metadata"]["ownerReferences"];
+            cache.retain(|_, object| object["metadata"]["ownerReferences"] == *owner);
+            let known = cache.pop_first();
+            name = known
+                .as_ref()
+                .map_or_else(|| format!("{name}-{:08x}", fastrand::u32(..)), |((_, name), _)| name.clone());
+            child["metadata"]["name"] = name.clone().into();
+            cache.extend(known.map(|(_, secret)| (key(page), secret)));
+        }
+        if self.has("looks-in-any-namespace") {
+            cache =
+                cache.into_iter().map(|((_, name), object)| ((namespace.clone(), name), object)).collect();
+        }
+        let Some(found) = cache.get(&key(page)) else {
+            return self.create(kind, &child, page).await;
+        };
+        let has_owner = found["metadata"]["ownerReferences"] == child["metadata"]["ownerReferences"];
+        if !has_owner && !self.has("overwrites") {
+            // Of somebody else, or of an earlier Page: then the garbage collector deletes it.
+            return true;
+        }
+        if self.has("no-other-labels") && !found["metadata"]["labels"].is_null() {
+            let patch = json!({"metadata": {"labels": null}});
+            return self.send(Method::PATCH, &format!("{path}/{name}"), patch).await.0 == 200;
+        }
+        if contains(found, &child) || self.has("trusts-secrets") && kind == "secrets" {
+            return true;
+        }
+        if self.has("puts-old-bodies") {
+            let mut whole = found.clone();
+            whole["metadata"]["resourceVersion"] = Value::Null;
+            for field in ["data", "spec"] {
+                let fields = child[field].as_object().cloned().unwrap_or_default();
+                whole[field].as_object_mut().into_iter().for_each(|old| old.extend(fields.clone()));
+            }
+            return self.send(Method::PUT, &format!("{path}/{name}"), whole).await.0 == 200;
+        }
+        self.send(Method::PATCH, &format!("{path}/{name}"), child).await.0 == 200
+    }
+
+    async fn create(&self, kind: &'static str, child: &Value, page: &Value) -> bool {
+        let path = path(kind, &key(page).0);
+        let mut other = child.clone();
+        other["metadata"]["name"] = format!("{}-2", key(page).1).into();
+        let annotations = page["metadata"]["annotations"].clone();
+        let expected = self.expected.lock().unwrap().insert((kind, key(page)), annotations.clone());
+        if self.has("creates-another-one")
+            && let Some(before) = expected
+        {
+            return before == annotations || self.send(Method::POST, &path, other).await.0 == 201;
+        }
+        let created = self.created.lock().unwrap().get(&(kind, key(page))).copied().unwrap_or_default();
+        if self.has("backs-off-from-deletions") && created > DELETIONS_MAX {
+            return true;
+        }
+        let (code, answer) = self.send_new(kind, &path, child).await;
+        if code == 201 {
+            *self.created.lock().unwrap().entry((kind, key(page))).or_default() += 1;
+        } else {
+            self.expected.lock().unwrap().remove(&(kind, key(page)));
+        }
+        if answer["message"].as_str().is_some_and(|message| message.contains("is being terminated")) {
+            return true;
+        }
+        if code == 0 && self.has(&format!("other-{kind}-after-no-answer")) {
+            return self.send(Method::POST, &path, other).await.0 == 201;
+        }
+        code == 201
+    }
+
+    /// Creates a Service by server-side apply, and other kinds by POST.
+    async fn send_new(&self, kind: &str, path: &str, child: &Value) -> (u16, Value) {
+        if kind != "services" {
+            return self.send(Method::POST, path, child.clone()).await;
+        }
+        let mut applied = child.clone();
+        (applied["apiVersion"], applied["kind"]) = (json!("v1"), json!("Service"));
+        let path = format!("{path}/{}?fieldManager=pages", child["metadata"]["name"].as_str().unwrap());
+        self.send(Method::PATCH, &path, applied).await
+    }
+
+    fn children(&self, page: &Value) -> Vec<(&'static str, Value)> {
+        let name = &page["metadata"]["name"];
+        let mut uid = page["metadata"]["uid"].clone();
+        let first = self.first_uids.lock().unwrap().entry(key(page)).or_insert_with(|| uid.clone()).clone();
+        if self.has("remembers-the-first-uid") {
+            uid = first;
+        }
+        let owner = json!([{"apiVersion": "example.com/v1", "kind": "Page", "name": name, "uid": uid}]);
+        let metadata = json!({"name": name, "ownerReferences": owner});
+        let of_secret = if self.has("no-owner") { json!({"name": name}) } else { metadata.clone() };
+        let image = match page["spec"]["image"].as_str() {
+            None if self.has("needs-an-image") => panic!("no image"),
+            image => image.unwrap_or("web:1"),
+        };
+        let mut text = page["spec"]["text"].as_str().unwrap_or_default().to_owned();
+        if self.has("first-text-is-for-ever") {
+            text = self.first_texts.lock().unwrap().entry(uid.to_string()).or_insert(text).clone();
+        }
+        let mut data = json!({"text": text, "image": image});
+        if self.has("copies-annotations") {
+            data["annotations"] = page["metadata"]["annotations"].to_string().into();
+        }
+        if self.has("lists-labelled-pages") {
+            let is_labelled = |page: &Value| page["metadata"]["labels"]["site"] == "a";
+            let pages = self.cached("pages");
+            let labelled = pages.iter().filter(|(_, page)| is_labelled(page)).map(|((_, name), _)| &**name);
+            data["pages"] = labelled.collect::<Vec<_>>().join(" ").into();
+        }
+        if self.has("writes-at-each-start") {
+            data["process"] = json!(std::process::id().to_string());
+        }
+        let mut children = vec![
+            ("secrets", json!({"metadata": of_secret, "data": {"password": "c2VjcmV0"}})),
+            ("configmaps", json!({"metadata": metadata, "data": data})),
+            (
+                "services",
+                json!({"metadata": metadata, "spec": {"selector": {"app": name}, "ports": [{"port": 80}]}}),
+            ),
+        ];
+        if self.has("waits-for-pods") || self.has("does-not-wait-for-pods") {
+            let pod = json!({"metadata": {"labels": {"app": name}}, "spec": {"containers": [{"name": "web", "image": image}]}});
+            let spec = json!({"selector": {"matchLabels": {"app": name}}, "template": pod});
+            children.push(("deployments", json!({"metadata": metadata, "spec": spec})));
+        }
+        children
+    }
+}
+
+/// Whether an object has all fields of another one.
+fn contains(object: &Value, wanted: &Value) -> bool {
+    match (object, wanted) {
+        (Value::Object(object), Value::Object(wanted)) => {
+            wanted.iter().all(|(key, wanted)| object.get(key).is_some_and(|value| contains(value, wanted)))
+        }
+        (Value::Array(list), Value::Array(wanted)) => {
+            list.len() == wanted.len()
+                && list.iter().zip(wanted).all(|(value, wanted)| contains(value, wanted))
+        }
+        _ => object == wanted,
+    }
+}
