@@ -41,7 +41,8 @@ use prometheus_client::metrics::{family::Family, gauge::Gauge};
 use smol_str::{SmolStr, ToSmolStr, format_smolstr};
 
 use data::{
-    Claim, Instance, changes_of_owner, claim, claim_name, growth, has_labels, is_of_instance, secret,
+    Claim, Instance, backed_up, changes_of_owner, claim, claim_name, growth, has_labels, is_of_instance,
+    secret,
 };
 pub use desired::{CRON_JOB_OWNED, DatabaseChildren, JOB_OWNED, SET_OWNED, desired};
 use desired::{backup_labels, labels};
@@ -104,7 +105,10 @@ pub struct Databases {
     /// The claims, by their Database.
     claims: Index<Claim, Key>,
     pods: Watch<Instance>,
+    /// The Pods of backups, by their Database.
+    backups: Index<Instance, Key>,
     last_backups: Family<DatabaseLabels, Gauge>,
+    backup_sizes: Family<DatabaseLabels, Gauge>,
     flags: DatabaseFlags,
 }
 
@@ -120,15 +124,22 @@ const CLAIMS: &str = "To let claims grow, to give them an owner with deletionPol
 #[must_use]
 pub fn controller(setup: &Setup, flags: &DatabaseFlags) -> Controller<Databases> {
     let mut databases = setup.kind::<Database>(OPERATOR);
-    let last_backups = Family::<DatabaseLabels, Gauge>::default();
-    let help = "When the last successful backup of a Database ended, since 1970";
-    setup.cluster.metrics().register(
+    let gauge = |name, help| {
+        let family = Family::<DatabaseLabels, Gauge>::default();
+        setup.cluster.metrics().register(name, help, family.clone());
+        family
+    };
+    let last_backups = gauge(
         "listwatch_database_last_backup_timestamp_seconds",
-        help,
-        last_backups.clone(),
+        "When the last successful backup of a Database ended, since 1970",
+    );
+    let backup_sizes = gauge(
+        "listwatch_database_last_backup_size_bytes",
+        "The size of the dump of the last successful backup of a Database",
     );
     let reason = "To report whether the primary is ready, and why Pods do not run.";
     databases.needs::<Instance>(&[Verb::List, Verb::Watch], reason);
+    let pods = databases.watch(instance_of);
     let operator = Databases {
         cluster: setup.cluster.clone(),
         sets: databases.children().selector_may_lack(MANAGED_BY).owning(SET_OWNED),
@@ -139,8 +150,10 @@ pub fn controller(setup: &Setup, flags: &DatabaseFlags) -> Controller<Databases>
         jobs: databases.children().owning(JOB_OWNED),
         secrets: databases.watch(instance_of),
         claims: databases.index(instance_of),
-        pods: databases.watch(instance_of),
+        backups: pods.index(backed_up),
+        pods,
         last_backups,
+        backup_sizes,
         flags: flags.clone(),
     };
     databases.needs::<Secret>(&[Verb::Get, Verb::Create, Verb::Patch], PASSWORDS);
@@ -561,12 +574,25 @@ impl Databases {
 
     /// Measures the last successful backup, if there are to be backups.
     fn measure(&self, database: &Database, status: &DatabaseStatus) {
-        let ended = database.spec.backup.as_ref().and(parse_time(&status.last_backup).ok());
+        let ended = parse_time(&status.last_backup).ok();
         let ended = ended.and_then(|time| time.duration_since(SystemTime::UNIX_EPOCH).ok());
-        match ended.and_then(|time| i64::try_from(time.as_secs()).ok()) {
-            Some(seconds) => _ = self.last_backups.get_or_create(&labels_of(database)).set(seconds),
-            None => _ = self.last_backups.remove(&labels_of(database)),
+        let bytes = Some(status.last_backup_bytes).filter(|bytes| *bytes > 0);
+        for (family, value) in
+            [(&self.last_backups, ended.map(|time| time.as_secs())), (&self.backup_sizes, bytes)]
+        {
+            match value.filter(|_| database.spec.backup.is_some()).and_then(|value| i64::try_from(value).ok())
+            {
+                Some(value) => _ = family.get_or_create(&labels_of(database)).set(value),
+                None => _ = family.remove(&labels_of(database)),
+            }
         }
+    }
+
+    /// The bytes of the latest dump of which a Pod tells.
+    fn backup_bytes(&self, database: &Database) -> Option<u64> {
+        let pods = self.backups.get(&database.key());
+        let (_, bytes) = pods.iter().filter_map(|pod| pod.dump()).max()?;
+        Some(bytes)
     }
 
     /// The condition `Available`.
@@ -703,7 +729,8 @@ impl Operator for Databases {
             state.stalled = Some(stalled);
         }
         let claim = self.claim_of(&database, primary).await?;
-        let status = status(&database, &kept, version, claim);
+        let bytes = self.backup_bytes(&database).unwrap_or(database.status.last_backup_bytes);
+        let status = DatabaseStatus { last_backup_bytes: bytes, ..status(&database, &kept, version, claim) };
         self.measure(&database, &status);
         database.finish(status, state).await
     }
@@ -714,6 +741,7 @@ impl Operator for Databases {
 
     async fn deleted(&self, last: Arc<Database>) -> Result<(), ReconcileError> {
         self.last_backups.remove(&labels_of(&last));
+        self.backup_sizes.remove(&labels_of(&last));
         Ok(())
     }
 }

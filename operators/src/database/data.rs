@@ -5,7 +5,7 @@ use base64::{
     prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD},
 };
 use listwatch::resource::{
-    INSTANCE, Labels, ObjectMeta, OwnerReference,
+    INSTANCE, Key, Labels, ObjectMeta, OwnerReference, instance_of,
     kinds::{PersistentVolumeClaim, PersistentVolumeClaimStatus, Pod, Secret},
     without_annotations,
 };
@@ -16,7 +16,7 @@ use smol_str::{SmolStr, format_smolstr};
 
 use super::{
     CONTAINER, Database, MANAGED_BY, OPERATOR, PORT,
-    desired::{NOT_PRUNED, labels, volume},
+    desired::{BACKUP, NOT_PRUNED, labels, volume},
     types::{DatabaseDeletionPolicy, SIZE_MAX, gib},
 };
 
@@ -139,7 +139,7 @@ struct ClaimRequests {
 
 listwatch::kind!(Claim: PersistentVolumeClaim);
 
-/// The Pod of an instance, with only whether it accepts connections, and what it runs.
+/// The Pod of an instance, with only whether it accepts connections, and what it runs; or that of a backup, with what it has written.
 #[derive(Debug, Deserialize)]
 pub(super) struct Instance {
     #[serde(deserialize_with = "without_annotations")]
@@ -165,9 +165,31 @@ struct InstanceCondition {
 struct InstanceContainer {
     name: SmolStr,
     image: SmolStr,
+    #[serde(default)]
+    state: ContainerState,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct ContainerState {
+    terminated: Option<Terminated>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Terminated {
+    exit_code: i32,
+    #[serde(default)]
+    message: SmolStr,
+    #[serde(default)]
+    finished_at: SmolStr,
 }
 
 listwatch::kind!(Instance: Pod);
+
+/// The Database of which a Pod writes a backup.
+pub(super) fn backed_up(pod: &Instance) -> Option<Key> {
+    instance_of(pod).filter(|_| pod.metadata.labels.get("app.kubernetes.io/name") == Some(BACKUP))
+}
 
 impl Instance {
     /// Whether the Pod serves, and is not being deleted.
@@ -181,6 +203,14 @@ impl Instance {
     pub(super) fn image(&self) -> &str {
         let mut containers = self.status.container_statuses.iter();
         containers.find(|container| container.name == CONTAINER).map_or("", |container| &container.image)
+    }
+
+    /// When a backup ended, and the bytes of its dump. `None` if it runs or has failed.
+    pub(super) fn dump(&self) -> Option<(&str, u64)> {
+        let mut containers = self.status.container_statuses.iter();
+        let ended = containers.find(|container| container.name == CONTAINER)?.state.terminated.as_ref()?;
+        let bytes = ended.message.trim().parse().ok().filter(|_| ended.exit_code == 0)?;
+        Some((&ended.finished_at, bytes))
     }
 }
 

@@ -74,9 +74,12 @@ pub(super) fn labels(database: &Database) -> Labels {
     labels_of(database, "postgresql")
 }
 
+/// The `app.kubernetes.io/name` of the backups.
+pub(super) const BACKUP: &str = "postgresql-backup";
+
 /// The labels of the backups, whose Pods no Service selects.
 pub(super) fn backup_labels(database: &Database) -> Labels {
-    labels_of(database, "postgresql-backup")
+    labels_of(database, BACKUP)
 }
 
 /// The labels with this value of `name`, of which each Job has its own: no Service selects its Pods.

@@ -170,6 +170,8 @@ pub struct DatabaseStatus {
     /// When the last successful backup ended.
     #[schemars(with = "String")]
     pub last_backup: SmolStr,
+    /// The size of its dump in bytes. 0: not known.
+    pub last_backup_bytes: u64,
     /// Ready: all instances are ready and have the latest spec. Available: the primary accepts connections. Progressing: a
     /// rollout is in progress or complete. Stalled: the spec cannot be carried out until a user acts. BackupSucceeded: the
     /// last backup succeeded. Mutated: an admission webhook or policy changes fields that the operator writes.
@@ -186,6 +188,7 @@ impl Default for DatabaseStatus {
             ready_instances: 0,
             version: SmolStr::default(),
             last_backup: SmolStr::default(),
+            last_backup_bytes: 0,
             conditions: Vec::new(),
         }
     }

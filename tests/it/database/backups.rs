@@ -138,11 +138,11 @@ async fn the_metrics_have_the_time_of_the_last_backup_and_whether_it_succeeded()
             let time = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds - ago);
             humantime::format_rfc3339_seconds(time).to_string()
         };
-        let last = format!(
-            "listwatch_database_last_backup_timestamp_seconds{{namespace=\"{}\",name=\"db\"}} {}",
-            fixture.namespace,
-            seconds - 60
-        );
+        let gauge = |name: &str, value: u64| {
+            let namespace = &fixture.namespace;
+            format!("listwatch_database_last_backup_{name}{{namespace=\"{namespace}\",name=\"db\"}} {value}")
+        };
+        let last = gauge("timestamp_seconds", seconds - 60);
         for (begun, status, reason) in [(120, "True", "BackupSucceeded"), (30, "False", "BackupFailed")] {
             let report = json!({"lastScheduleTime": time(begun), "lastSuccessfulTime": time(60)});
             fixture.patch("cronjobs/db-backup/status", json!({ "status": report })).await;
@@ -151,6 +151,21 @@ async fn the_metrics_have_the_time_of_the_last_backup_and_whether_it_succeeded()
             );
             until_exported(&[last.clone(), condition]).await;
         }
+        // What the kubelet would write. The Pod of a backup that failed says nothing of its size.
+        for (name, code, ended, message) in
+            [("first", 0, 50, "1000"), ("last", 0, 40, "1200\n"), ("failed", 1, 30, "7")]
+        {
+            let labels = json!({"app.kubernetes.io/name": "postgresql-backup", "app.kubernetes.io/instance": "db",
+                "app.kubernetes.io/managed-by": "database-operator"});
+            let container = json!({"name": "postgres", "image": "postgres:15"});
+            let pod = json!({"metadata": {"name": name, "labels": labels}, "spec": {"containers": [container], "nodeName": "none"}});
+            fixture.create("pods", &pod).await;
+            let terminated = json!({"exitCode": code, "message": message, "finishedAt": time(ended), "reason": "Completed"});
+            let container = json!({"name": "postgres", "image": "postgres:15", "imageID": "", "ready": false, "restartCount": 0,
+                "state": {"terminated": terminated}});
+            fixture.patch(&format!("pods/{name}/status"), json!({"status": {"containerStatuses": [container]}})).await;
+        }
+        until_exported(&[gauge("size_bytes", 1200)]).await;
         // Without backups, nothing is measured, and no alert waits for one.
         fixture.patch("databases/db", json!({"spec": {"backup": null}})).await;
         eventually("no time of a backup", async || {
