@@ -207,12 +207,22 @@ impl<O: Operator> Controller<O> {
                 }
             }
         }
+        controller.end(workers, working, leads).await;
+    }
+
+    /// Waits for the reconciles that run, while this process leads.
+    async fn end(
+        &self,
+        mut workers: Workers,
+        mut working: JoinSet<Result<Next, ReconcileError>>,
+        mut leads: bool,
+    ) {
         info!(kind = O::Kind::KIND, running = working.len(), "stopping");
         let mut limit = pin!(sleep(STOP_LIMIT));
         while !working.is_empty() {
             tokio::select! {
-                Some(ended) = working.join_next_with_id() => workers.finished(ended, &shared.queue),
-                () = leadership.changes(true), if leads => {
+                Some(ended) = working.join_next_with_id() => workers.finished(ended, &self.shared.queue),
+                () = self.leadership.changes(true), if leads => {
                     leads = false;
                     working.abort_all();
                 }

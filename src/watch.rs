@@ -171,13 +171,10 @@ async fn watch_of(
             }
             NextRequest::Check => {
                 let _permit = permit;
-                match client.latest_version(&collection).await {
-                    Ok(version) => {
-                        machine.checked(&version);
-                        Ok(())
-                    }
-                    Err(error) => Err(End::failed(&error, &collection)),
-                }
+                let latest = client.latest_version(&collection).await;
+                latest
+                    .map(|version| machine.checked(&version))
+                    .map_err(|error| End::failed(&error, &collection))
             }
             NextRequest::Watch(from) => match client.watch_of(&collection, &from).await {
                 Ok(body) => {
@@ -200,16 +197,20 @@ async fn watch_of(
         let pause = machine.end(end.how, started.elapsed());
         debug!(resource = collection.resource, scope = collection.scope.to_string(), ?end.how, end.problem, ?pause, "request ended");
         if let Pause::Backoff { failures, at_least } = pause {
-            let pause = BACKOFF.pause(failures, at_least, &mut random);
             if end.is_news(failures) {
-                let is_forbidden = matches!(end.how, EndReason::Refused { code: 403, .. });
-                if health.failed(end.problem, is_forbidden) {
-                    store.forbidden();
-                }
+                report(end, store, health);
             }
+            let pause = BACKOFF.pause(failures, at_least, &mut random);
             health.set_deadline(pause);
             tokio::time::sleep(pause).await;
         }
+    }
+}
+
+fn report(end: End, store: &dyn AnyStore, health: &Health) {
+    let is_forbidden = matches!(end.how, EndReason::Refused { code: 403, .. });
+    if health.failed(end.problem, is_forbidden) {
+        store.forbidden();
     }
 }
 

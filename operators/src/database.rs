@@ -576,12 +576,10 @@ impl Databases {
     fn measure(&self, database: &Database, status: &DatabaseStatus) {
         let ended = parse_time(&status.last_backup).ok();
         let ended = ended.and_then(|time| time.duration_since(SystemTime::UNIX_EPOCH).ok());
+        let ended = ended.and_then(|time| i64::try_from(time.as_secs()).ok());
         let bytes = Some(status.last_backup_bytes).filter(|bytes| *bytes > 0);
-        for (family, value) in
-            [(&self.last_backups, ended.map(|time| time.as_secs())), (&self.backup_sizes, bytes)]
-        {
-            match value.filter(|_| database.spec.backup.is_some()).and_then(|value| i64::try_from(value).ok())
-            {
+        for (family, value) in [(&self.last_backups, ended), (&self.backup_sizes, bytes)] {
+            match value.filter(|_| database.spec.backup.is_some()) {
                 Some(value) => _ = family.get_or_create(&labels_of(database)).set(value),
                 None => _ = family.remove(&labels_of(database)),
             }
@@ -589,7 +587,7 @@ impl Databases {
     }
 
     /// The bytes of the latest dump of which a Pod tells.
-    fn backup_bytes(&self, database: &Database) -> Option<u64> {
+    fn backup_bytes(&self, database: &Database) -> Option<i64> {
         let pods = self.backups.get(&database.key());
         let (_, bytes) = pods.iter().filter_map(|pod| pod.dump()).max()?;
         Some(bytes)

@@ -4,6 +4,7 @@ use std::{
     collections::VecDeque,
     env,
     io::{self, Write},
+    mem,
     path::PathBuf,
     process,
 };
@@ -182,46 +183,38 @@ impl OperatorCommand {
                 let value = arguments.pop_front().filter(|value| !value.is_empty());
                 value.ok_or_else(|| wrong(format!("{name} {flag}: needs a value")))
             };
-            match (&mut command, &*flag) {
+            let is_known = match (&mut command, &*flag) {
                 (_, "-h" | "--help") => return Ok(OperatorCommand::Help),
                 (OperatorCommand::Plan(objects), "-f" | "--filename") => {
                     *objects = Some(Objects::read(&PathBuf::from(value()?)).map_err(wrong)?);
+                    true
                 }
-                (OperatorCommand::Dev(files), "-f" | "--filename") => files.push(value()?.into()),
-                (OperatorCommand::Rbac(namespaces), "-n" | "--namespace") => namespaces.push(value()?),
-                (OperatorCommand::Manifests(flags), "--image") => flags.image = Some(value()?),
-                (OperatorCommand::Manifests(flags), "-n" | "--namespace") => flags.namespace = Some(value()?),
-                (OperatorCommand::Manifests(flags), "--replicas") => {
-                    let text = value()?;
-                    let replicas =
-                        text.parse().map_err(|_| wrong(format!("--replicas: {text:?} is no number")))?;
-                    flags.replicas = Some(replicas);
+                (OperatorCommand::Dev(files), "-f" | "--filename") => {
+                    files.push(value()?.into());
+                    true
                 }
-                (OperatorCommand::Manifests(flags), "--watch-namespace") => flags.watched.push(value()?),
-                (OperatorCommand::Manifests(flags), "--env") => {
-                    let text = value()?;
-                    let variable = text.split_once('=').filter(|(name, _)| !name.is_empty());
-                    let (name, value) =
-                        variable.ok_or_else(|| wrong(format!("--env: {text:?} is not NAME=VALUE")))?;
-                    flags.variables.push((name.to_owned(), value.to_owned()));
+                (OperatorCommand::Rbac(namespaces), "-n" | "--namespace") => {
+                    namespaces.push(value()?);
+                    true
                 }
-                (OperatorCommand::Manifests(flags), "--service-monitor") => flags.has_service_monitor = true,
-                (OperatorCommand::Manifests(flags), "--network-policy") => flags.has_network_policy = true,
+                (OperatorCommand::Manifests(flags), flag) => set_manifests(flags, flag, value)?,
                 #[cfg(feature = "bundle")]
-                (OperatorCommand::Bundle(flags), _) => {
-                    if !set(flags, &flag, value)? {
-                        return Err(wrong(format!("{name}: unexpected argument {flag:?}")));
-                    }
-                }
-                _ => return Err(wrong(format!("{name}: unexpected argument {flag:?}"))),
+                (OperatorCommand::Bundle(flags), flag) => set_bundle(flags, flag, value)?,
+                _ => false,
+            };
+            if !is_known {
+                return Err(wrong(format!("{name}: unexpected argument {flag:?}")));
             }
         }
-        match &mut command {
-            OperatorCommand::Rbac(namespaces) => {
-                *namespaces = checked(std::mem::take(namespaces), "--namespace")?
-            }
+        command.checked()
+    }
+
+    /// The command, if its values are valid together.
+    fn checked(mut self) -> Result<OperatorCommand, RuntimeError> {
+        match &mut self {
+            OperatorCommand::Rbac(namespaces) => *namespaces = checked(mem::take(namespaces), "--namespace")?,
             OperatorCommand::Manifests(flags) => {
-                flags.watched = checked(std::mem::take(&mut flags.watched), "--watch-namespace")?;
+                flags.watched = checked(mem::take(&mut flags.watched), "--watch-namespace")?;
                 checked(flags.namespace.iter().cloned().collect(), "--namespace")?;
             }
             #[cfg(feature = "bundle")]
@@ -238,7 +231,7 @@ impl OperatorCommand {
             | OperatorCommand::Dev(_)
             | OperatorCommand::Crd => {}
         }
-        Ok(command)
+        Ok(self)
     }
 }
 
@@ -255,9 +248,38 @@ fn write_bundle(
     bundle::write(&installation(name, installed, controllers)?, flags, &[]).map_err(wrong)
 }
 
+/// Sets a flag of `manifests`. Returns whether there is such a flag.
+fn set_manifests(
+    flags: &mut ManifestsFlags,
+    flag: &str,
+    mut value: impl FnMut() -> Result<String, RuntimeError>,
+) -> Result<bool, RuntimeError> {
+    match flag {
+        "--image" => flags.image = Some(value()?),
+        "-n" | "--namespace" => flags.namespace = Some(value()?),
+        "--replicas" => {
+            let text = value()?;
+            let replicas = text.parse().map_err(|_| wrong(format!("--replicas: {text:?} is no number")))?;
+            flags.replicas = Some(replicas);
+        }
+        "--watch-namespace" => flags.watched.push(value()?),
+        "--env" => {
+            let text = value()?;
+            let variable = text.split_once('=').filter(|(name, _)| !name.is_empty());
+            let (name, value) =
+                variable.ok_or_else(|| wrong(format!("--env: {text:?} is not NAME=VALUE")))?;
+            flags.variables.push((name.to_owned(), value.to_owned()));
+        }
+        "--service-monitor" => flags.has_service_monitor = true,
+        "--network-policy" => flags.has_network_policy = true,
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
 /// Sets a flag of `bundle`. Returns whether there is such a flag.
 #[cfg(feature = "bundle")]
-fn set(
+fn set_bundle(
     flags: &mut BundleFlags,
     flag: &str,
     mut value: impl FnMut() -> Result<String, RuntimeError>,

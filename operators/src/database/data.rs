@@ -206,7 +206,7 @@ impl Instance {
     }
 
     /// When a backup ended, and the bytes of its dump. `None` if it runs or has failed.
-    pub(super) fn dump(&self) -> Option<(&str, u64)> {
+    pub(super) fn dump(&self) -> Option<(&str, i64)> {
         let mut containers = self.status.container_statuses.iter();
         let ended = containers.find(|container| container.name == CONTAINER)?.state.terminated.as_ref()?;
         let bytes = ended.message.trim().parse().ok().filter(|_| ended.exit_code == 0)?;

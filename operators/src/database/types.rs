@@ -171,7 +171,7 @@ pub struct DatabaseStatus {
     #[schemars(with = "String")]
     pub last_backup: SmolStr,
     /// The size of its dump in bytes. 0: not known.
-    pub last_backup_bytes: u64,
+    pub last_backup_bytes: i64,
     /// Ready: all instances are ready and have the latest spec. Available: the primary accepts connections. Progressing: a
     /// rollout is in progress or complete. Stalled: the spec cannot be carried out until a user acts. BackupSucceeded: the
     /// last backup succeeded. Mutated: an admission webhook or policy changes fields that the operator writes.
