@@ -11,6 +11,9 @@ use tokio::time::Instant;
 /// 9999-12-31T23:59:59Z, in seconds since the epoch.
 const LAST_SECS: u64 = 253_402_300_799;
 
+/// A time in the future has the age `0s` up to here: apimachinery/pkg/util/duration.HumanDuration allows for clocks that differ.
+const AHEAD_MAX: Duration = Duration::from_secs(2);
+
 /// Wall-clock time that stops when tokio's clock is paused.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
@@ -51,9 +54,15 @@ impl Clock {
         Some(self.now().duration_since(then).unwrap_or_default())
     }
 
-    /// The age column: `<unknown>` without a timestamp.
+    /// The age column: `<unknown>` without a timestamp, `<invalid>` if it is in the future.
     pub(crate) fn age(&self, timestamp: &Value) -> String {
-        self.since(timestamp).map_or_else(|| "<unknown>".to_owned(), human_duration)
+        let then = timestamp.as_str().and_then(|text| parse_time(text).ok());
+        match then.map(|then| self.now().duration_since(then)) {
+            None => "<unknown>".to_owned(),
+            Some(Ok(age)) => human_duration(age),
+            Some(Err(ahead)) if ahead.duration() < AHEAD_MAX => "0s".to_owned(),
+            Some(Err(_)) => "<invalid>".to_owned(),
+        }
     }
 }
 

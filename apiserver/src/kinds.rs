@@ -26,6 +26,7 @@ pub(crate) mod cluster_ip;
 pub(crate) mod crd;
 pub(crate) mod conversion;
 pub(crate) mod custom_resources;
+pub(crate) mod json_path;
 
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 

@@ -49,7 +49,8 @@
 //! apply/          json_patch; server-side apply: managed_fields, field_set (sets of fields), typed_value (merges by schema)
 //! kinds/          the table of kinds: built_in, its defaults, printer_columns, stored_columns and validation, by_schema;
 //!                 field_checks, events, pods, stateful_sets, jobs, autoscalers, scale_of, roles, webhook_configurations,
-//!                 admission_policies, cluster_ip, metadata, conditions, status_errors; crd, conversion, custom_resources
+//!                 admission_policies, cluster_ip, metadata, conditions, status_errors; crd, conversion, custom_resources,
+//!                 json_path (of printer columns)
 //! field_selector  field selectors
 //! schema/         CRDs: structural schemas, defaults and pruning, re2 (patterns), cel, cel_library (the functions of
 //!                 Kubernetes), cel_authorizer, go_url, expressions (of admission), formats, field_errors (errors with
@@ -119,7 +120,7 @@ pub use crate::{
     exec::ExecRule,
     faults::{Cut, Fault, MEDDLED, MEDDLER, Planned, help as fault_help},
     http::LOG_TARGET,
-    kinds::{custom_resources::at_path, help as kinds_help},
+    kinds::{help as kinds_help, json_path::JsonPath},
     records::{RequestRecord, WriteRecord, differences},
     resource::Resource,
     storage::Checkpoint,

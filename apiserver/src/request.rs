@@ -360,10 +360,13 @@ impl Query {
 pub(crate) enum Accept {
     Json,
     Yaml,
-    Table,
-    Metadata,
-    MetadataList,
+    Table(Meta),
+    Metadata(Meta),
+    MetadataList(Meta),
 }
+
+/// The apiVersion of a Table or a PartialObjectMetadata: `meta.k8s.io/v1`, or `v1beta1`.
+pub(crate) type Meta = &'static str;
 
 impl Accept {
     /// The first supported media type, in the order of the client.
@@ -376,13 +379,19 @@ impl Accept {
             let media = parts[0];
             let parameter =
                 |name: &str| parts.iter().find_map(|part| part.strip_prefix(name)?.strip_prefix('='));
-            let is_meta = parameter("g") == Some("meta.k8s.io") && parameter("v") == Some("v1");
-            return Ok(match (media, parameter("as")) {
-                ("application/json" | "*/*" | "application/*", None) => Accept::Json,
-                ("application/yaml", None) => Accept::Yaml,
-                ("application/json", Some("Table")) if is_meta => Accept::Table,
-                ("application/json", Some("PartialObjectMetadata")) if is_meta => Accept::Metadata,
-                ("application/json", Some("PartialObjectMetadataList")) if is_meta => Accept::MetadataList,
+            let meta = match (parameter("g"), parameter("v")) {
+                (Some("meta.k8s.io"), Some("v1")) => Some("meta.k8s.io/v1"),
+                (Some("meta.k8s.io"), Some("v1beta1")) => Some("meta.k8s.io/v1beta1"),
+                _ => None,
+            };
+            return Ok(match (media, parameter("as"), meta) {
+                ("application/json" | "*/*" | "application/*", None, _) => Accept::Json,
+                ("application/yaml", None, _) => Accept::Yaml,
+                ("application/json", Some("Table"), Some(meta)) => Accept::Table(meta),
+                ("application/json", Some("PartialObjectMetadata"), Some(meta)) => Accept::Metadata(meta),
+                ("application/json", Some("PartialObjectMetadataList"), Some(meta)) => {
+                    Accept::MetadataList(meta)
+                }
                 _ => continue,
             });
         }

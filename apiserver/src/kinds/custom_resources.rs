@@ -9,17 +9,20 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use listwatch_formats::time::parse_time;
 use serde_json::Value;
 
 use crate::{
-    clock::{Clock, human_duration},
+    clock::Clock,
     json::json,
     kinds::{
         Kind, ScalePaths, Source,
         conversion::Conversion,
         crd::versions,
         field_checks::{each, text},
-        group_version, version_priority,
+        group_version,
+        json_path::JsonPath,
+        version_priority,
     },
     schema::Schema,
     status::StatusError,
@@ -49,7 +52,7 @@ pub(crate) struct Column {
     pub(crate) format: String,
     pub(crate) description: String,
     pub(crate) priority: i64,
-    path: String,
+    path: JsonPath,
 }
 
 impl Custom {
@@ -57,8 +60,8 @@ impl Custom {
         // A bookmark has no name.
         let mut cells = vec![object["metadata"]["name"].as_str().unwrap_or_default().into()];
         for column in &self.columns {
-            let value = at_path(object, &column.path).unwrap_or(&Value::Null);
-            cells.push(cell(&column.kind, value, clock));
+            let value = column.path.first(object);
+            cells.push(value.map_or(Value::Null, |value| cell(&column.kind, value, clock)));
         }
         cells
     }
@@ -116,63 +119,12 @@ fn cell(kind: &str, value: &Value, clock: &Clock) -> Value {
         ("string", Value::String(_))
         | ("number" | "integer", Value::Number(_))
         | ("boolean", Value::Bool(_)) => value.clone(),
-        ("date", Value::String(_)) => match clock.since(value) {
-            Some(age) => human_duration(age).into(),
-            None => "<invalid>".into(),
-        },
+        ("string", Value::Null) => "<no value>".into(),
+        ("date", Value::String(text)) if matches!(text.as_str(), "" | "null") => "<unknown>".into(),
+        ("date", Value::String(text)) if parse_time(text).is_err() => "<invalid>".into(),
+        ("date", Value::String(_)) => clock.age(value).into(),
         _ => Value::Null,
     }
-}
-
-/// The first result of a JSON path: `.status.conditions[?(@.type=="Ready")].status`, `.status.addresses[*].value`,
-/// `.spec.ports[0].port`, `.metadata.labels.a\.b`. The dialect is kubectl's, not RFC 9535, which the crates implement: there, a
-/// path begins with `$`, and a dot is not escaped. Filters support only equality. A path with `..` has no result here.
-pub fn at_path<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
-    let mut value = object;
-    let mut rest = path.trim_start_matches('$');
-    while !rest.is_empty() {
-        if let Some(inside) = rest.strip_prefix('[') {
-            let (inside, after) = inside.split_once(']')?;
-            rest = after;
-            if inside == "*" {
-                return value.as_array()?.iter().find_map(|item| at_path(item, rest));
-            } else if let Some(filter) = inside.strip_prefix("?(@.").and_then(|text| text.strip_suffix(')')) {
-                let (field, wanted) = filter.split_once("==")?;
-                let wanted = wanted.trim().trim_matches(['"', '\'']);
-                let same = |value: &Value| match value.as_str() {
-                    Some(text) => text == wanted,
-                    None => value.to_string().as_str() == wanted,
-                };
-                let mut found = value.as_array()?.iter().filter(|item| same(&item[field.trim()]));
-                return found.find_map(|item| at_path(item, rest));
-            } else if let Ok(index) = inside.parse::<usize>() {
-                value = value.get(index)?;
-            } else {
-                value = value.get(inside.trim_matches(['"', '\'']))?;
-            }
-            continue;
-        }
-        rest = rest.strip_prefix('.').unwrap_or(rest);
-        let mut name = String::new();
-        let mut end = rest.len();
-        let mut escaped = false;
-        for (at, c) in rest.char_indices() {
-            match c {
-                '\\' if !escaped => escaped = true,
-                '.' | '[' if !escaped => {
-                    end = at;
-                    break;
-                }
-                c => {
-                    name.push(c);
-                    escaped = false;
-                }
-            }
-        }
-        rest = &rest[end..];
-        value = value.get(&name)?;
-    }
-    Some(value)
 }
 
 /// Converts `.spec.replicas` to the JSON pointer `/spec/replicas`.
@@ -258,6 +210,8 @@ fn columns(version: &Value) -> Vec<Column> {
     let mut columns = Vec::new();
     for column in each(&version["additionalPrinterColumns"]) {
         let path = text(&column["jsonPath"]);
+        // As in kube-apiserver, the columns end at a path that cannot be parsed.
+        let Some(parsed) = JsonPath::parse(path) else { return columns };
         let description = match column["description"].as_str() {
             Some(description) => description.to_owned(),
             None => format!("Custom resource definition column (in JSONPath format): {path}"),
@@ -268,10 +222,12 @@ fn columns(version: &Value) -> Vec<Column> {
             format: text(&column["format"]).to_owned(),
             description,
             priority: column["priority"].as_i64().unwrap_or(0),
-            path: path.to_owned(),
+            path: parsed,
         });
     }
-    if columns.is_empty() {
+    if columns.is_empty()
+        && let Some(path) = JsonPath::parse(".metadata.creationTimestamp")
+    {
         columns.push(Column {
             name: "Age".to_owned(),
             kind: "date".to_owned(),
@@ -280,32 +236,8 @@ fn columns(version: &Value) -> Vec<Column> {
                 "CreationTimestamp is a timestamp representing the server time when this object was created."
                     .to_owned(),
             priority: 0,
-            path: ".metadata.creationTimestamp".to_owned(),
+            path,
         });
     }
     columns
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn printer_columns_find_their_value() {
-        let object = json!({
-            "metadata": {"labels": {"a.b/c": "label"}},
-            "spec": {"ports": [{"port": 80}, {"name": "http"}]},
-            "status": {"conditions": [{"type": "Stalled", "status": "False"}, {"type": "Ready", "status": "True"}]},
-        });
-        let at = |path| at_path(&object, path).cloned();
-        assert_eq!(at(".spec.ports[0].port"), Some(json!(80)));
-        assert_eq!(at(r#".status.conditions[?(@.type=="Ready")].status"#), Some(json!("True")));
-        assert_eq!(at(r".metadata.labels.a\.b/c"), Some(json!("label")));
-        assert_eq!(at(".spec.ports[*].name"), Some(json!("http")));
-        assert_eq!(at(".spec.ports[*]"), Some(json!({"port": 80})));
-        assert_eq!(at(".spec.ports[*].host"), None);
-        assert_eq!(at(".status.phase"), None);
-    }
 }

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::{
     clock::Clock,
     kinds::{Kind, Source},
-    request::{Accept, Query},
+    request::{Accept, Meta, Query},
     status::StatusError,
     verbs::read::{self, Page},
 };
@@ -56,8 +56,8 @@ impl Representation {
         object: Cow<'a, Value>,
     ) -> Result<Cow<'a, Value>, StatusError> {
         match self.accept {
-            Accept::MetadataList => Err(StatusError::internal("content is not a list")),
-            Accept::Json | Accept::Yaml | Accept::Metadata | Accept::Table => {
+            Accept::MetadataList(_) => Err(StatusError::internal("content is not a list")),
+            Accept::Json | Accept::Yaml | Accept::Metadata(_) | Accept::Table(_) => {
                 Ok(self.event(kind, object, Columns::Named))
             }
         }
@@ -67,16 +67,20 @@ impl Representation {
     pub(crate) fn list(&self, kind: &Kind, page: &Page) -> Result<Value, StatusError> {
         match self.accept {
             Accept::Json | Accept::Yaml => read::body(kind, page),
-            Accept::Table => {
-                Ok(self.table(kind, typed_metadata(kind, page), &read::views(kind, page)?, Columns::Named))
-            }
-            Accept::MetadataList => {
+            Accept::Table(meta) => Ok(self.table(
+                kind,
+                meta,
+                typed_metadata(kind, page),
+                &read::views(kind, page)?,
+                Columns::Named,
+            )),
+            Accept::MetadataList(meta) => {
                 let items: Vec<Value> =
-                    read::views(kind, page)?.iter().map(|object| metadata_only(object)).collect();
-                Ok(json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1",
+                    read::views(kind, page)?.iter().map(|object| metadata_only(object, meta)).collect();
+                Ok(json!({"kind": "PartialObjectMetadataList", "apiVersion": meta,
                     "metadata": typed_metadata(kind, page), "items": items}))
             }
-            Accept::Metadata => {
+            Accept::Metadata(_) => {
                 let text = format!(
                     "you requested PartialObjectMetadata, but the requested object is a list ({})",
                     kind.list_kind
@@ -89,11 +93,11 @@ impl Representation {
     /// The object of a watch event. Only the first table of a stream has column definitions.
     pub(crate) fn event<'a>(&self, kind: &Kind, object: Cow<'a, Value>, named: Columns) -> Cow<'a, Value> {
         match self.accept {
-            Accept::Table => {
+            Accept::Table(meta) => {
                 let version = json!({"resourceVersion": object["metadata"]["resourceVersion"]});
-                Cow::Owned(self.table(kind, version, &[object], named))
+                Cow::Owned(self.table(kind, meta, version, &[object], named))
             }
-            Accept::Metadata | Accept::MetadataList => Cow::Owned(metadata_only(&object)),
+            Accept::Metadata(meta) | Accept::MetadataList(meta) => Cow::Owned(metadata_only(&object, meta)),
             Accept::Json | Accept::Yaml => object,
         }
     }
@@ -111,22 +115,29 @@ impl Representation {
             metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
         }
         let object = json!({"apiVersion": kind.api_version(), "kind": kind.kind, "metadata": metadata});
-        if self.accept != Accept::Table {
+        let Accept::Table(meta) = self.accept else {
             return self.event(kind, Cow::Owned(object), named).into_owned();
-        }
+        };
         let cells = kind.cells(&object, &self.clock);
-        json!({"kind": "Table", "apiVersion": "meta.k8s.io/v1",
+        json!({"kind": "Table", "apiVersion": meta,
             "metadata": {"resourceVersion": revision.to_string()},
             "columnDefinitions": named.columns(kind),
-            "rows": [{"cells": cells, "object": metadata_only(&object)}]})
+            "rows": [{"cells": cells, "object": metadata_only(&object, meta)}]})
     }
 
-    fn table(&self, kind: &Kind, metadata: Value, objects: &[Cow<'_, Value>], named: Columns) -> Value {
+    fn table(
+        &self,
+        kind: &Kind,
+        meta: Meta,
+        metadata: Value,
+        objects: &[Cow<'_, Value>],
+        named: Columns,
+    ) -> Value {
         let mut rows = Vec::with_capacity(objects.len());
         for object in objects {
             let carried = match self.include {
                 Include::None => Value::Null,
-                Include::Metadata => metadata_only(object),
+                Include::Metadata => metadata_only(object, meta),
                 Include::Object => Value::clone(object),
             };
             let mut row = json!({"cells": kind.cells(object, &self.clock), "object": carried});
@@ -137,7 +148,7 @@ impl Representation {
             }
             rows.push(row);
         }
-        json!({"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata,
+        json!({"kind": "Table", "apiVersion": meta, "metadata": metadata,
             "columnDefinitions": named.columns(kind), "rows": rows})
     }
 }
@@ -179,8 +190,8 @@ impl Columns {
     }
 }
 
-fn metadata_only(object: &Value) -> Value {
-    json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": object["metadata"]})
+fn metadata_only(object: &Value, meta: Meta) -> Value {
+    json!({"kind": "PartialObjectMetadata", "apiVersion": meta, "metadata": object["metadata"]})
 }
 
 /// The description of the column `Name`, from the documentation of ObjectMeta.
