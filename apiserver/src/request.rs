@@ -154,21 +154,34 @@ impl Request {
         }
     }
 
-    /// The paths of duplicate fields in the body: `spec.size`. The last value of such a field counts.
+    /// The duplicate fields in the body, of which the last value counts: by path, in YAML by line, as its library in Go does.
     pub(crate) fn duplicate_fields(&self) -> Vec<String> {
-        let mut found = Vec::new();
-        let scan = Scan { path: &FieldPath::Root, found: &mut found };
         // Unreadable bodies are refused elsewhere.
-        if self.content_type().ends_with("yaml") {
-            if check_depth(&self.body).is_ok() {
-                let _ = yaml_serde::Deserializer::from_slice(&self.body)
-                    .next()
-                    .map(|first| scan.deserialize(first));
-            }
-        } else {
+        if !self.content_type().ends_with("yaml") {
+            let mut found = Vec::new();
+            let scan = Scan { path: &FieldPath::Root, found: &mut found, last: usize::MAX };
             let _ = scan.deserialize(&mut serde_json::Deserializer::from_slice(&self.body));
+            return found.iter().map(|field| format!("duplicate field {:?}", field.path)).collect();
         }
-        found
+        if check_depth(&self.body).is_err() {
+            return Vec::new();
+        }
+        let mut lines = Vec::new();
+        loop {
+            let mut found = Vec::new();
+            let scan = Scan { path: &FieldPath::Root, found: &mut found, last: lines.len() };
+            let Some(document) = yaml_serde::Deserializer::from_slice(&self.body).next() else {
+                return lines;
+            };
+            let error = scan.deserialize(document).err();
+            let line = error.and_then(|error| error.location()).map(|at| at.line());
+            match (line, found.get(lines.len())) {
+                (Some(line), Some(field)) => {
+                    lines.push(format!("line {line}: key {:?} already set in map", field.name))
+                }
+                _ => return lines,
+            }
+        }
     }
 
     pub(crate) fn accept(&self) -> Result<Accept, StatusError> {
@@ -229,7 +242,33 @@ fn check_depth(yaml: &[u8]) -> Result<(), String> {
 /// Finds duplicate fields.
 struct Scan<'a> {
     path: &'a FieldPath<'a>,
-    found: &'a mut Vec<String>,
+    found: &'a mut Vec<Duplicate>,
+    /// The duplicate at which the scan ends, with an error at its value: only errors have the line.
+    last: usize,
+}
+
+struct Duplicate {
+    path: String,
+    name: String,
+}
+
+/// Refuses any value.
+struct Here;
+
+impl<'de> DeserializeSeed<'de> for Here {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, value: D) -> Result<(), D::Error> {
+        value.deserialize_any(self)
+    }
+}
+
+impl Visitor<'_> for Here {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("no duplicate")
+    }
 }
 
 impl<'de> DeserializeSeed<'de> for Scan<'_> {
@@ -261,7 +300,7 @@ impl<'de> Visitor<'de> for Scan<'_> {
         let mut index = 0;
         loop {
             let path = &FieldPath::Index(self.path, index);
-            if items.next_element_seed(Scan { path, found: self.found })?.is_none() {
+            if items.next_element_seed(Scan { path, found: self.found, last: self.last })?.is_none() {
                 return Ok(());
             }
             index += 1;
@@ -273,9 +312,12 @@ impl<'de> Visitor<'de> for Scan<'_> {
         while let Some(name) = fields.next_key::<String>()? {
             let path = &FieldPath::Field(self.path, &name);
             if seen.contains(&name) && self.found.len() < DUPLICATES_MAX {
-                self.found.push(path.to_string());
+                self.found.push(Duplicate { path: path.to_string(), name: name.clone() });
+                if self.found.len() > self.last {
+                    return fields.next_value_seed(Here);
+                }
             }
-            fields.next_value_seed(Scan { path, found: self.found })?;
+            fields.next_value_seed(Scan { path, found: self.found, last: self.last })?;
             seen.insert(name);
         }
         Ok(())
@@ -524,7 +566,8 @@ mod tests {
     #[test]
     fn yaml_that_is_too_deep_is_not_searched_for_duplicates() {
         let yaml = |body: String| duplicates("application/apply-patch+yaml", body);
-        assert_eq!(yaml("a: 1\nb: [{c: 1, c: 2}]\na: 2".to_owned()), ["b[0].c", "a"]);
+        let twice = yaml("a: 1\nb: [{c: 1, c: 2}]\na:\n  d: [2]".to_owned());
+        assert_eq!(twice, ["line 2: key \"c\" already set in map", "line 4: key \"a\" already set in map"]);
         assert_eq!(yaml("{a: ".repeat(400_000)), [""; 0]);
     }
 
@@ -533,6 +576,6 @@ mod tests {
     fn duplicates_behind_a_vast_name_are_found() {
         let (name, zeros) = ("k".repeat(1_400_000), "0,".repeat(700_000));
         let found = duplicates("application/json", format!(r#"{{"{name}": [{zeros}{{"a": 1, "a": 2}}]}}"#));
-        assert!(found == [format!("{name}[700000].a")], "{} others", found.len());
+        assert!(found == [format!("duplicate field \"{name}[700000].a\"")], "{} others", found.len());
     }
 }

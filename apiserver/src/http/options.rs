@@ -35,9 +35,13 @@ pub(crate) fn write_options(
         }
     };
     let dry_run = query.dry_run(name)?;
-    let mut warnings = Vec::new();
-    if unknown_fields != UnknownFields::Ignore {
-        warnings.extend(request.duplicate_fields().iter().map(|path| format!("duplicate field {path:?}")));
+    let mut warnings = match unknown_fields {
+        UnknownFields::Ignore => Vec::new(),
+        UnknownFields::Warn | UnknownFields::Strict => request.duplicate_fields(),
+    };
+    let is_yaml = request.content_type().ends_with("yaml");
+    if unknown_fields == UnknownFields::Strict && is_yaml && !warnings.is_empty() {
+        warnings = vec![format!("yaml: unmarshal errors:\n  {}", warnings.join("\n  "))];
     }
     let mut manager = manager(request, name)?;
     if target == Target::Scale {

@@ -702,8 +702,17 @@ pub(crate) fn prune(
     if !kind.is_custom() {
         unknown.truncate(UNKNOWN_FIELDS_MAX);
     }
+    if options.unknown_fields == UnknownFields::Ignore {
+        return Ok(());
+    }
     // The merge of an apply has refused unknown fields, except those below a field that preserves them.
-    if options.unknown_fields == UnknownFields::Ignore || options.manager.applies {
+    if options.manager.applies {
+        if options.unknown_fields == UnknownFields::Strict
+            && let Some(why) = options.warnings.pop()
+        {
+            let text = format!("error strict decoding YAML: error converting YAML to JSON: {why}");
+            return Err(StatusError::bad_request(text));
+        }
         return Ok(());
     }
     options.warnings.extend(unknown.iter().map(|field| format!("unknown field \"{field}\"")));

@@ -24,7 +24,7 @@ static TERMS: LazyLock<[(Regex, &str); 19]> = LazyLock::new(|| {
                 .to_owned(),
             "$1",
         ),
-        (r"(?s)yaml: .*".to_owned(), "yaml: <error>"),
+        (r"(?s)yaml: (?:[^u]|u[^n]|un[^m]).*".to_owned(), "yaml: <error>"),
         (r#"(Object 'Kind' is missing|parsing time "[^"]*"|illegal base64 data).*"#.to_owned(), "$1"),
         (r#" in scheme "[^"]*""#.to_owned(), ""),
         // Go converts a strategic merge patch with another decoder, whose errors do not name the field.
