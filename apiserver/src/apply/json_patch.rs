@@ -6,7 +6,10 @@
 
 use std::fmt;
 
-use json_patch::{AddOperation, PatchErrorKind, PatchOperation, ReplaceOperation};
+use json_patch::{
+    AddOperation, PatchErrorKind, PatchOperation, RemoveOperation, ReplaceOperation,
+    jsonptr::{Pointer, PointerBuf, Token},
+};
 use serde_json::Value;
 
 use crate::json::size_and_depth;
@@ -65,19 +68,74 @@ pub(crate) fn apply(operations: &[PatchOperation], object: &mut Value) -> Result
     Ok(())
 }
 
-/// Applies one operation. As in kube-apiserver, a missing field of a map can be replaced, and equals null in a test. RFC
-/// 6902 forbids both.
-fn apply_operation(object: &mut Value, operation: PatchOperation) -> Result<(), json_patch::PatchError> {
-    let is_missing = |path: &str| {
-        let parent = path.rsplit_once('/').and_then(|(parent, _)| object.pointer(parent));
-        parent.is_some_and(Value::is_object) && object.pointer(path).is_none()
+/// Applies one operation. As in kube-apiserver, a missing field of a map can be replaced, and equals null in a test; and a
+/// negative index counts from the end. RFC 6902 forbids all three.
+fn apply_operation(object: &mut Value, mut operation: PatchOperation) -> Result<(), json_patch::PatchError> {
+    if let PatchOperation::Move(moved) = &operation {
+        // The index counts after the removal.
+        let from = indexed(object, &moved.from, End::LastItem);
+        let value = from.resolve(object).cloned().unwrap_or_default();
+        json_patch::patch(object, &[PatchOperation::Remove(RemoveOperation { path: from })])?;
+        operation = PatchOperation::Add(AddOperation { path: moved.path.clone(), value });
+    }
+    let is_missing = |path: &Pointer| {
+        let parent = path.parent().and_then(|parent| parent.resolve(object).ok());
+        parent.is_some_and(Value::is_object) && path.resolve(object).is_err()
     };
-    let operation = match operation {
-        PatchOperation::Replace(ReplaceOperation { path, value }) if is_missing(path.as_str()) => {
-            PatchOperation::Add(AddOperation { path, value })
+    match &mut operation {
+        PatchOperation::Add(add) => add.path = indexed(object, &add.path, End::NewItem),
+        PatchOperation::Copy(copy) => {
+            copy.from = indexed(object, &copy.from, End::LastItem);
+            copy.path = indexed(object, &copy.path, End::NewItem);
         }
-        PatchOperation::Test(test) if test.value.is_null() && is_missing(test.path.as_str()) => return Ok(()),
-        other => other,
-    };
+        PatchOperation::Remove(remove) => remove.path = indexed(object, &remove.path, End::LastItem),
+        PatchOperation::Replace(ReplaceOperation { path, value }) => {
+            let path = indexed(object, path, End::LastItem);
+            let value = std::mem::take(value);
+            operation = match is_missing(&path) {
+                true => PatchOperation::Add(AddOperation { path, value }),
+                false => PatchOperation::Replace(ReplaceOperation { path, value }),
+            };
+        }
+        PatchOperation::Test(test) => {
+            test.path = indexed(object, &test.path, End::LastItem);
+            if test.value.is_null() && is_missing(&test.path) {
+                return Ok(());
+            }
+        }
+        PatchOperation::Move(_) => {}
+    }
     json_patch::patch(object, &[operation])
+}
+
+/// What the index -1 means at the end of a path.
+#[derive(Clone, Copy, PartialEq)]
+enum End {
+    LastItem,
+    /// After the last item.
+    NewItem,
+}
+
+/// The path with indexes from the start in place of negative ones.
+fn indexed(object: &Value, path: &Pointer, end: End) -> PointerBuf {
+    let (mut found, mut value) = (PointerBuf::new(), Some(object));
+    let last = path.count().saturating_sub(1);
+    for (at, token) in path.tokens().enumerate() {
+        let items = value.and_then(Value::as_array);
+        let more = usize::from(at == last && end == End::NewItem);
+        let from_end = token.encoded().strip_prefix('-').and_then(|number| number.parse::<usize>().ok());
+        let index = items.zip(from_end).and_then(|(items, back)| (items.len() + more).checked_sub(back));
+        let token = index.map_or_else(|| token.to_owned(), Token::from);
+        found.push_back(token);
+        value = value.and_then(|value| found.back().and_then(|token| child(value, token.decoded().as_ref())));
+    }
+    found
+}
+
+fn child<'a>(value: &'a Value, name: &str) -> Option<&'a Value> {
+    match value {
+        Value::Array(items) => items.get(name.parse::<usize>().ok()?),
+        Value::Object(map) => map.get(name),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => None,
+    }
 }

@@ -33,6 +33,10 @@ pub(crate) struct TypeRef<'a> {
     preserves: bool,
 }
 
+/// Most errors of an applied object, and most bytes that one part of their paths takes in all of them.
+const MISFITS_MAX: usize = 1000;
+const MISFITS_BYTES_MAX: usize = 1024 * 1024;
+
 /// How a list is merged.
 enum ListType<'a> {
     /// As one value, with one owner.
@@ -451,34 +455,60 @@ impl<'a> TypeRef<'a> {
 
     /// Why a value cannot be applied, in the words of kube-apiserver: `.spec.bogus: field not declared in schema`.
     pub(crate) fn unfit(self, value: &Value) -> Option<String> {
+        let mut errors = Vec::new();
+        self.misfits(value, &mut errors);
+        match errors.len() {
+            0 | 1 => errors.pop(),
+            _ => Some(format!("errors:\n  {}", errors.join("\n  "))),
+        }
+    }
+
+    fn misfits(self, value: &Value, errors: &mut Vec<String>) {
         if let Some(why) = self.mistyped(value) {
-            return Some(format!(": {why}"));
+            errors.push(format!(": {why}"));
+            return;
         }
         match value {
-            Value::Object(map) if !self.is_atomic_map() => {
-                map.iter().find_map(|(name, value)| match self.child(name) {
-                    Child::Field(type_ref) | Child::Entry(type_ref) => {
-                        let inner = type_ref.unfit(value)?;
-                        Some(format!(".{name}{inner}"))
+            Value::Object(map) => {
+                for (name, value) in map {
+                    match self.child(name) {
+                        Child::Field(below) | Child::Entry(below) => {
+                            below.misfits_at(&format!(".{name}"), value, errors)
+                        }
+                        Child::Unknown => {
+                            return errors.push(format!(".{name}: field not declared in schema"));
+                        }
                     }
-                    Child::Unknown => Some(format!(".{name}: field not declared in schema")),
-                })
+                }
             }
-            Value::Array(items) if !matches!(self.list(), ListType::Atomic) => {
+            Value::Array(items) if matches!(self.list(), ListType::Atomic) => {
+                for (index, item) in items.iter().enumerate() {
+                    self.item().misfits_at(&format!("[{index}]"), item, errors);
+                }
+            }
+            Value::Array(items) => {
                 if let Some(why) = self.keyless(items) {
-                    return Some(why);
+                    return errors.push(why);
                 }
                 let elements = self.elements(items);
-                if let Some(twin) = twins(&elements).next() {
-                    let twin = &elements[twin];
-                    return Some(format!(": duplicate entries for key {}", field_set::shown(twin)));
+                let twins: BTreeSet<usize> = twins(&elements).collect();
+                for (index, (element, item)) in iter::zip(&elements, items).enumerate() {
+                    let element = field_set::shown(element);
+                    if twins.contains(&index) {
+                        errors.push(format!(": duplicate entries for key {element}"));
+                    }
+                    self.item().misfits_at(&element, item, errors);
                 }
-                iter::zip(&elements, items).find_map(|(element, item)| {
-                    Some(format!("{}{}", field_set::shown(element), self.item().unfit(item)?))
-                })
             }
-            _ => None,
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
         }
+    }
+
+    fn misfits_at(self, element: &str, value: &Value, errors: &mut Vec<String>) {
+        let before = errors.len();
+        self.misfits(value, errors);
+        errors.truncate(MISFITS_MAX.min(before + 1 + MISFITS_BYTES_MAX / element.len().max(1)));
+        errors.iter_mut().skip(before).for_each(|why| why.insert_str(0, element));
     }
 }
 

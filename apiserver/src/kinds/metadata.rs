@@ -17,6 +17,9 @@ const ANNOTATION_BYTES_MAX: usize = 256 * 1024;
 /// The finalizers that need no domain in their name.
 const STANDARD_FINALIZERS: [&str; 3] = ["kubernetes", "orphan", "foregroundDeletion"];
 
+/// The finalizers for the garbage collector: of them, an object can have one.
+const DEPENDENTS_FINALIZERS: [&str; 2] = ["orphan", "foregroundDeletion"];
+
 /// The validation errors of an object's metadata.
 pub(crate) fn errors(kind: &Kind, object: &Value) -> Vec<Cause> {
     let metadata = &object["metadata"];
@@ -36,7 +39,13 @@ pub(crate) fn errors(kind: &Kind, object: &Value) -> Vec<Cause> {
     all.extend(labels_errors("metadata.labels", &metadata["labels"]));
     all.extend(annotations_errors(&metadata["annotations"]));
     all.extend(owners_errors(&metadata["ownerReferences"]));
-    for (index, name) in finalizers(object).into_iter().enumerate() {
+    let finalizers = finalizers(object);
+    if DEPENDENTS_FINALIZERS.iter().all(|one| finalizers.contains(one)) {
+        let [orphan, delete] = DEPENDENTS_FINALIZERS;
+        let text = format!("finalizer {orphan} and {delete} cannot be both set");
+        all.push(Cause::invalid("metadata.finalizers", &metadata["finalizers"], &text));
+    }
+    for (index, name) in finalizers.into_iter().enumerate() {
         all.extend(causes("metadata.finalizers", name, qualified_name_errors(name)));
         if kind.has_qualified_finalizers() && !name.contains('/') && !STANDARD_FINALIZERS.contains(&name) {
             let text = "name is neither a standard finalizer name nor is it fully qualified";

@@ -307,6 +307,10 @@ pub(crate) fn update(
     let Some(before) = storage.get(place).cloned() else { return Err(StatusError::not_found(kind, name)) };
     check_version(kind, place, &object, &before)?;
     let before_view = kind.view(&before)?;
+    // An empty list clears the managedFields, except in the unstructured objects of custom resources.
+    if !kind.is_custom() && object["metadata"]["managedFields"] == json!([]) {
+        object["metadata"]["managedFields"] = json!([{}]);
+    }
     // A Scale was decoded already, and the other fields of its object stay as they are.
     if matches!(part, Part::Main | Part::Status) && !options.writes_scale() {
         decode(kind, &mut object, options)?;
@@ -314,6 +318,7 @@ pub(crate) fn update(
     let managed = object["metadata"]["managedFields"].take();
     options.manager.writes(part);
 
+    let grace = fixed_grace(&object, &before_view);
     let mut after = merged(kind, part, object, &before_view);
     restore_metadata(&mut after["metadata"], &before_view["metadata"]);
     if part == Part::Main && kind.built_in() == "Namespace" {
@@ -331,6 +336,7 @@ pub(crate) fn update(
     }
     let mut causes = metadata::errors(kind, &after);
     causes.extend(new_finalizers(&before, &after));
+    causes.extend(grace);
     kind.validate(&after, Some(&before_view), &mut causes);
     if !causes.is_empty() {
         return Err(StatusError::invalid(kind, name, causes));
@@ -523,7 +529,7 @@ pub(crate) fn check_fixed(kind: &Kind, name: &str, after: &Value, before: &Value
     for field in ["uid", "deletionTimestamp"] {
         let pointer = format!("/metadata/{field}");
         let value = after.pointer(&pointer).unwrap_or(&Value::Null);
-        if !value.is_null() && Some(value) != before.pointer(&pointer) {
+        if !value.is_null() && value != "" && Some(value) != before.pointer(&pointer) {
             let cause = Cause::invalid(format!("metadata.{field}"), value, "field is immutable");
             return Err(StatusError::invalid(kind, name, vec![cause.clone(), cause]));
         }
@@ -686,7 +692,7 @@ fn restore(after: &mut Value, before: &Value, field: &str) {
 }
 
 fn restore_metadata(after: &mut Value, before: &Value) {
-    let identity = ["resourceVersion", "generateName", "name", "namespace", "managedFields"];
+    let identity = ["resourceVersion", "name", "namespace", "managedFields"];
     for field in SERVER_FIELDS.iter().chain(&identity) {
         restore(after, before, field);
     }
@@ -780,6 +786,14 @@ fn settle_cluster_ip(
         }
     }
     Ok(())
+}
+
+/// An update cannot set the grace period.
+fn fixed_grace(object: &Value, before: &Value) -> Option<Cause> {
+    let field = "deletionGracePeriodSeconds";
+    let (wanted, actual) = (&object["metadata"][field], &before["metadata"][field]);
+    let is_other = !wanted.is_null() && wanted != actual;
+    is_other.then(|| Cause::invalid(format!("metadata.{field}"), wanted, "field is immutable"))
 }
 
 /// A terminating object cannot get new finalizers.

@@ -46,7 +46,10 @@ static TERMS: LazyLock<[(Regex, &str); 19]> = LazyLock::new(|| {
         (r" accessor error: .+, expected map.+".to_owned(), " is not an object"),
         (r"\[\]string\{([^}]*)\}".to_owned(), "[$1]"),
         // The types of structured-merge-diff, in server-side apply.
-        (r"(failed to create typed patch object .*: expected [^,]+), got .+".to_owned(), "$1"),
+        (
+            r"(?m)((?:failed to create typed patch object|^  \.).*: expected [^,\n]+), got .+$".to_owned(),
+            "$1",
+        ),
     ]
     .map(|(terms, instead)| (Regex::new(&terms).unwrap(), instead))
 });

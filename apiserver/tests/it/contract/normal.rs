@@ -121,13 +121,15 @@ fn is_collection(object: &Map<String, Value>) -> bool {
     kind.ends_with("List") || kind == "Table" || (metadata("resourceVersion") && !metadata("name"))
 }
 
-/// kube-apiserver lists unknown fields in the order of the body, the embedded server sorted by name.
-fn sort_unknown_fields(message: &mut String) {
-    const BEFORE: &str = "strict decoding error: ";
-    let Some((before, fields)) = message.split_once(BEFORE) else { return };
-    let mut fields: Vec<&str> = fields.split(", ").collect();
-    fields.sort_unstable();
-    *message = format!("{before}{BEFORE}{}", fields.join(", "));
+/// kube-apiserver lists unknown fields in the order of the body, and the errors of an apply in any order; the embedded server
+/// sorts unknown fields by name.
+fn sort_errors(message: &mut String) {
+    for (before, separator) in [("strict decoding error: ", ", "), ("errors:\n", "\n")] {
+        let Some((what, errors)) = message.split_once(before) else { continue };
+        let mut errors: Vec<&str> = errors.split(separator).collect();
+        errors.sort_unstable();
+        *message = format!("{what}{before}{}", errors.join(separator));
+    }
 }
 
 /// API groups that validate fields in a fixed order. CRDs, their schemas and custom resources are validated in any
@@ -187,7 +189,7 @@ impl Names {
             Value::Object(map) => {
                 sort_causes(map);
                 if let Some(Value::String(message)) = map.get_mut("message") {
-                    sort_unknown_fields(message);
+                    sort_errors(message);
                     *message = without_go_terms(message);
                 }
                 let is_collection = is_collection(map);
