@@ -359,16 +359,22 @@ impl Kind {
     pub(crate) fn check_types(&self, object: &Value) -> Result<(), String> {
         match &self.source {
             Source::BuiltIn(_) => decode::check_types(object, self.definition()),
-            Source::Custom(_) => decode::check_types(&object["metadata"], openapi::OBJECT_META),
+            Source::Custom(custom) => {
+                decode::check_types(&object["metadata"], openapi::OBJECT_META)?;
+                custom.schema.check_embedded_types(object)
+            }
         }
     }
 
-    /// Omits empty fields, as Go's encoder does. In a custom resource, only in the metadata: its schema determines how
-    /// other nulls are handled.
+    /// Omits empty fields, as Go's encoder does. In a custom resource, only in the metadata, also of embedded resources: its
+    /// schema determines how other nulls are handled.
     pub(crate) fn normalize(&self, object: &mut Value) {
         match &self.source {
             Source::BuiltIn(_) => encode::normalize(object, self.definition()),
-            Source::Custom(_) => encode::normalize(&mut object["metadata"], openapi::OBJECT_META),
+            Source::Custom(custom) => {
+                encode::normalize(&mut object["metadata"], openapi::OBJECT_META);
+                custom.schema.normalize_embedded(object);
+            }
         }
     }
 

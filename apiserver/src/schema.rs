@@ -43,12 +43,16 @@ use crate::{
     status::Cause,
 };
 
+const EMBEDDED: &str = "x-kubernetes-embedded-resource";
+
 /// A compiled schema.
 #[derive(Debug)]
 pub(crate) struct Schema {
     source: Value,
     validator: jsonschema::Validator,
     rules: Vec<RulesAtPath>,
+    /// Whether there are embedded resources in it.
+    embeds: bool,
 }
 
 /// A part of a schema that cannot be compiled: `.properties[spec].pattern`.
@@ -126,7 +130,8 @@ impl Schema {
             .build(&standard)
             .map_err(|error| SchemaError::new(&error))?;
         let rules = cel::compile(source)?;
-        Ok(Schema { source: source.clone(), validator, rules })
+        let embeds = source.to_string().contains(EMBEDDED);
+        Ok(Schema { source: source.clone(), validator, rules, embeds })
     }
 
     /// The schema in the CRD, for OpenAPI.
@@ -137,6 +142,45 @@ impl Schema {
     /// Removes fields that are not in the schema, and returns their paths: `spec.bogus`.
     pub(crate) fn prune(&self, object: &mut Value) -> Vec<String> {
         prune_object(object, &self.source)
+    }
+
+    /// Checks the types of the embedded resources: of apiVersion, kind and metadata.
+    pub(crate) fn check_embedded_types(&self, object: &Value) -> Result<(), String> {
+        if !self.embeds {
+            return Ok(());
+        }
+        let mut wrong = None;
+        each_embedded(&mut object.clone(), &self.source, &FieldPath::Root, &mut |path, value| {
+            let name = ["apiVersion", "kind"]
+                .into_iter()
+                .find(|name| value.get(name).is_some_and(|one| !one.is_string()));
+            let metadata = decode::check_types(&value["metadata"], openapi::OBJECT_META);
+            let cause = match (name, metadata) {
+                (Some(name), _) => (name, "must be a string".to_owned()),
+                (None, Err(why)) => ("metadata", why),
+                (None, Ok(())) => return,
+            };
+            wrong.get_or_insert_with(|| {
+                Cause::invalid(FieldPath::Field(path, cause.0).to_string(), &value[cause.0], &cause.1)
+                    .to_string()
+            });
+        });
+        wrong.map_or(Ok(()), Err)
+    }
+
+    /// Omits the empty fields of the metadata of embedded resources, as Go's encoder does.
+    pub(crate) fn normalize_embedded(&self, object: &mut Value) {
+        if !self.embeds {
+            return;
+        }
+        each_embedded(object, &self.source, &FieldPath::Root, &mut |_, value| {
+            if let Some(metadata) = value.get_mut("metadata") {
+                if metadata.is_null() {
+                    *metadata = json!({});
+                }
+                encode::normalize(metadata, openapi::OBJECT_META);
+            }
+        });
     }
 
     /// Removes the nulls that stand for missing fields without a default, as kube-apiserver does when it decodes or
@@ -269,7 +313,7 @@ fn prune(
     let unknown =
         if schema["x-kubernetes-preserve-unknown-fields"] == true { Unknown::Kept } else { unknown };
     // Every object can have apiVersion, kind and metadata, even if they are not in the schema.
-    let whole_object = matches!(path, FieldPath::Root) || schema["x-kubernetes-embedded-resource"] == true;
+    let whole_object = matches!(path, FieldPath::Root) || schema[EMBEDDED] == true;
     match value {
         Value::Object(map) => map.retain(|name, value| {
             let known = match name.as_str() {
@@ -333,6 +377,31 @@ fn find_twice(
     ControlFlow::Continue(())
 }
 
+/// Visits the embedded resources of an object.
+fn each_embedded(
+    value: &mut Value,
+    schema: &Value,
+    path: &FieldPath<'_>,
+    visit: &mut impl FnMut(&FieldPath<'_>, &mut Value),
+) {
+    match value {
+        Value::Object(_) => {
+            if schema[EMBEDDED] == true {
+                visit(path, value);
+            }
+            for (name, value) in value.as_object_mut().into_iter().flatten() {
+                each_embedded(value, of_field(schema, name), &FieldPath::Field(path, name), visit);
+            }
+        }
+        Value::Array(list) => {
+            for (index, value) in list.iter_mut().enumerate() {
+                each_embedded(value, &schema["items"], &FieldPath::Index(path, index), visit);
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
 /// Checks what the crate `jsonschema` does not: the identity and labels of embedded resources, and the format int32.
 fn check_embedded(
     value: &Value,
@@ -342,7 +411,7 @@ fn check_embedded(
 ) -> ControlFlow<()> {
     match value {
         Value::Object(map) => {
-            if schema["x-kubernetes-embedded-resource"] == true {
+            if schema[EMBEDDED] == true {
                 embedded_resource(value, path).into_iter().try_for_each(|cause| errors.add(cause))?;
             }
             for (name, value) in map {

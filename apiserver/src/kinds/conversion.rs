@@ -13,6 +13,11 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
+use base64::{Engine, prelude::BASE64_STANDARD};
+use rustls::{
+    RootCertStore,
+    pki_types::{CertificateDer, pem::PemObject},
+};
 use serde_json::{Value, json};
 
 use crate::{
@@ -52,6 +57,21 @@ pub(crate) fn take_missing() -> Vec<Missing> {
 /// Whether the attempt on this thread needs a conversion that is not known.
 pub(crate) fn is_missing() -> bool {
     MISSING.with_borrow(|missing| !missing.is_empty())
+}
+
+/// Why Go cannot read the `caBundle` of a CRD.
+pub(crate) fn bundle_error(crd: &Value) -> Option<String> {
+    let encoded = &crd["spec"]["conversion"]["webhook"]["clientConfig"]["caBundle"];
+    let bundle = BASE64_STANDARD.decode(text(encoded)).unwrap_or_default();
+    let certificates: Vec<_> = CertificateDer::pem_slice_iter(&bundle).flatten().collect();
+    let is_read = |one: &CertificateDer<'_>| RootCertStore::empty().add(one.clone()).is_ok();
+    let why = match &certificates[..] {
+        _ if bundle.is_empty() || certificates.iter().any(is_read) => return None,
+        [_, ..] => "failed to parse certificate: x509: malformed certificate",
+        [] if bundle.starts_with(b"-----BEGIN ") => "no valid certificate authority data seen",
+        [] => "unable to parse bytes as PEM block",
+    };
+    Some(format!("unable to load root certificates: {why}"))
 }
 
 impl Conversion {

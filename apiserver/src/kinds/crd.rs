@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use crate::{
     kinds::{
         by_schema::fill,
+        conversion,
         field_checks::{each, text},
         webhook_configurations::{client_errors, review_versions_errors},
     },
@@ -121,6 +122,13 @@ pub(crate) fn errors(crd: &Value, before: Option<&Value>) -> Vec<Cause> {
     conversion_errors(&mut all, &spec["conversion"]);
     stored_versions_errors(&mut all, crd);
     let Some(before) = before else { return all };
+    if let Some(why) = conversion::bundle_error(crd)
+        && is_established(before)
+        && conversion::bundle_error(before).is_none()
+    {
+        let bundle = &spec["conversion"]["webhook"]["clientConfig"]["caBundle"];
+        all.push(Cause::invalid("spec.conversion.webhookClientConfig.caBundle", bundle, &why));
+    }
     // The Kind of an established CRD is immutable: stored objects have it as `kind`.
     let fixed = if is_established(before) {
         ["group", "scope", "names/kind"].as_slice()

@@ -63,7 +63,11 @@ impl Patch {
             }
             MERGE_PATCH => match decoded()? {
                 Value::Null => Err(StatusError::bad_request("Invalid JSON Patch")),
-                patch => must_be_map(&patch).map_err(undecodable).map(|()| Patch::Merge(patch)),
+                mut patch => {
+                    must_be_map(&patch).map_err(undecodable)?;
+                    drop_nulls_in_lists(&mut patch);
+                    Ok(Patch::Merge(patch))
+                }
             },
             STRATEGIC_MERGE_PATCH if !kind.is_custom() => {
                 let patch = decoded()?;
@@ -134,6 +138,26 @@ impl Patch {
             }
             Patch::Strategic(patch) => strategic_merge(object, patch.clone(), TypeRef::of(kind)),
         }
+    }
+}
+
+/// Removes the fields that are null from the objects in lists, as the Go library does. RFC 7386 keeps them.
+fn drop_nulls_in_lists(patch: &mut Value) {
+    match patch {
+        Value::Object(map) => map.values_mut().for_each(drop_nulls_in_lists),
+        Value::Array(items) => items.iter_mut().for_each(drop_nulls),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+fn drop_nulls(value: &mut Value) {
+    match value {
+        Value::Object(map) => map.retain(|_, value| {
+            drop_nulls(value);
+            !value.is_null()
+        }),
+        Value::Array(items) => items.iter_mut().for_each(drop_nulls),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
 }
 

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use crate::{
     kinds::{
-        Kind, Kinds, Source, conditions::set_condition, crd::is_established, custom_resources,
-        field_checks::text,
+        Kind, Kinds, Source, conditions::set_condition, conversion::bundle_error, crd::is_established,
+        custom_resources, field_checks::text,
     },
     status::qualified,
     storage::{Place, Storage},
@@ -29,7 +29,7 @@ pub(crate) fn written(storage: &mut Storage, place: &Place, before: Option<&Valu
 fn serve(storage: &mut Storage, place: &Place, crd: &Value, is_known: bool) {
     let (group, plural) = names(crd);
     let conflicts = conflicts(&storage.kinds, crd);
-    if !conflicts.is_empty() {
+    if !conflicts.is_empty() || has_no_bundle(crd) {
         storage.kinds.replace_custom(group, plural, Vec::new());
         return establish(storage, place, crd, &conflicts);
     }
@@ -47,6 +47,11 @@ fn serve(storage: &mut Storage, place: &Place, crd: &Value, is_known: bool) {
     }
     storage.kinds.replace_custom(group, plural, kinds);
     establish(storage, place, crd, &[]);
+}
+
+/// Whether a new CRD waits for a `caBundle` that can be read.
+fn has_no_bundle(crd: &Value) -> bool {
+    !is_established(crd) && bundle_error(crd).is_some()
 }
 
 /// The names that another kind of the group has: field, reason and message. The condition shows the last one.
@@ -117,6 +122,10 @@ fn establish(storage: &mut Storage, place: &Place, crd: &Value, conflicts: &[(&s
         Some((_, reason, message)) => [
             ("NamesAccepted", "False", *reason, message.as_str()),
             ("Established", "False", "NotAccepted", "not all names are accepted"),
+        ],
+        None if has_no_bundle(&crd) => [
+            ("NamesAccepted", "True", "NoConflicts", "no conflicts found"),
+            ("Established", "False", "InvalidCABundle", "The conversion webhook CABundle is invalid"),
         ],
         None => [
             ("NamesAccepted", "True", "NoConflicts", "no conflicts found"),
