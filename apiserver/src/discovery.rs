@@ -5,6 +5,8 @@
 //! {"kind":"APIGroupDiscoveryList","apiVersion":"apidiscovery.k8s.io/v2","items":[{"metadata":{"name":"apps"},"versions":[…]}]}
 //! ```
 
+use base64::{Engine, prelude::BASE64_STANDARD};
+use ring::digest::{SHA256, digest};
 use serde_json::{Map, Value, json};
 
 use crate::{
@@ -171,6 +173,9 @@ pub(crate) fn resources(kinds: &Kinds, group: &str, version: &str) -> Option<Val
         let mut resource = json!({"name": kind.plural, "singularName": kind.singular, "namespaced": kind.namespaced,
             "kind": kind.kind, "verbs": verbs(kind)});
         add_names(&mut resource, kind);
+        if !kind.is_review() {
+            resource["storageVersionHash"] = storage_hash(kind).into();
+        }
         resources.push(resource);
         for name in kind.subresources() {
             let mut resource = json!({"name": format!("{}/{name}", kind.plural), "singularName": "",
@@ -196,6 +201,17 @@ pub(crate) fn resources(kinds: &Kinds, group: &str, version: &str) -> Option<Val
         list["apiVersion"] = "v1".into();
     }
     Some(list)
+}
+
+/// A hash of the version in which a kind is stored.
+fn storage_hash(kind: &Kind) -> String {
+    let text = match kind.built_in() {
+        "Event" => "/v1/Event".to_owned(),
+        "CustomResourceDefinition" => "apiextensions.k8s.io/v1beta1/CustomResourceDefinition".to_owned(),
+        "HorizontalPodAutoscaler" => "autoscaling/v2/HorizontalPodAutoscaler".to_owned(),
+        _ => format!("{}/{}/{}", kind.group, kind.version, kind.kind),
+    };
+    BASE64_STANDARD.encode(&digest(&SHA256, text.as_bytes()).as_ref()[..8])
 }
 
 /// `/openapi/v3`: the index of the documents.
@@ -246,6 +262,14 @@ fn refer_to_definitions(schema: &mut Value) {
     }
 }
 
+/// The descriptions of the fields that each kind has: apimachinery/pkg/apis/meta/v1.
+const API_VERSION: &str = "APIVersion defines the versioned schema of this representation of an object. Servers should convert \
+    recognized schemas to the latest internal value, and may reject unrecognized values. More info: \
+    https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#resources";
+const KIND: &str = "Kind is a string value representing the REST resource this object represents. Servers may infer this from \
+    the endpoint the client submits requests to. Cannot be updated. In CamelCase. More info: \
+    https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#types-kinds";
+
 /// `/openapi/v3/apis/GROUP/VERSION`, for `kubectl explain`. kubectl also checks here that the server validates fields.
 pub(crate) fn openapi(kinds: &Kinds, group: &str, version: &str) -> Option<Value> {
     let (mut paths, mut schemas) = (Map::new(), Map::new());
@@ -276,8 +300,8 @@ pub(crate) fn openapi(kinds: &Kinds, group: &str, version: &str) -> Option<Value
         paths.insert(path, json!({"post": operation("create", "post")}));
         let mut schema = kind.schema().clone();
         let text = |text: &str| json!({"type": "string", "description": text});
-        schema["properties"]["apiVersion"] = text("Group and version of the kind.");
-        schema["properties"]["kind"] = text("The kind of this object.");
+        schema["properties"]["apiVersion"] = text(API_VERSION);
+        schema["properties"]["kind"] = text(KIND);
         schema["properties"]["metadata"] = json!({"description": "Standard object's metadata.",
             "allOf": [{"$ref": "#/components/schemas/ObjectMeta"}]});
         schema["x-kubernetes-group-version-kind"] = json!([gvk]);

@@ -5,6 +5,7 @@ pub(crate) mod router;
 pub(crate) mod target;
 pub(crate) mod admitted;
 pub(crate) mod handlers;
+mod health;
 mod reviews;
 mod containers;
 mod metrics;

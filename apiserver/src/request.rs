@@ -437,9 +437,7 @@ impl Accept {
                 _ => continue,
             });
         }
-        Err(StatusError::not_acceptable(
-            "only the following media types are accepted: application/json, application/yaml",
-        ))
+        Err(StatusError::no_media_type())
     }
 }
 

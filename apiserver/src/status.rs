@@ -215,6 +215,13 @@ impl StatusError {
         StatusError::new(406, "NotAcceptable", message, None)
     }
 
+    /// No media type that the client accepts is supported.
+    pub(crate) fn no_media_type() -> StatusError {
+        StatusError::not_acceptable(
+            "only the following media types are accepted: application/json, application/yaml",
+        )
+    }
+
     /// The conflict of an apply with fields of other managers. Each conflict is a manager and a path.
     pub(crate) fn apply_conflict(conflicts: &[(String, String)]) -> StatusError {
         let message = match conflicts {

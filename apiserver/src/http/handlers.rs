@@ -387,15 +387,6 @@ fn plan(server: &Server, request: &Request) -> Answer {
     Answer::text(201, format!("{}\n", counted.join(", ")))
 }
 
-/// The health endpoints. The server is healthy if it can answer; `?verbose` lists the checks.
-pub(crate) fn health(request: &Request) -> Answer {
-    if request.query.get("verbose").is_none() {
-        return Answer::text(200, "ok");
-    }
-    let name = request.path.trim_start_matches('/');
-    Answer::text(200, format!("[+]ping ok\n{name} check passed\n"))
-}
-
 /// The object that a patch starts from, in the version of the request.
 fn current(storage: &Storage, kind: &Kind, place: &Place) -> Result<Value, StatusError> {
     let object = storage.get(place).ok_or_else(|| StatusError::not_found(kind, place.name()))?;

@@ -18,7 +18,7 @@ use crate::{
         field_checks::{each, text},
     },
     names::uid,
-    request::{Request, ResourcePath},
+    request::{Accept, Request, ResourcePath},
     state::Server,
     status::{Cause, StatusError},
     storage::{Place, Storage},
@@ -37,6 +37,9 @@ pub(crate) fn review(
     path: &ResourcePath,
     kind: &Kind,
 ) -> Result<Answer, StatusError> {
+    if !matches!(request.accept()?, Accept::Json | Accept::Yaml) {
+        return Err(StatusError::no_media_type());
+    }
     let mut object = request.object_of(kind)?;
     kind.check_types(&object).map_err(|why| kind.undecodable(&why))?;
     kind.normalize(&mut object);

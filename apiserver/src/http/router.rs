@@ -9,7 +9,7 @@ use crate::{
     conversions, discovery,
     http::{
         admitted::admitted,
-        containers, handlers, metrics,
+        containers, handlers, health, metrics,
         response::{Answer, Content},
         reviews,
         target::Target,
@@ -42,11 +42,9 @@ pub(crate) async fn answer(server: &Arc<Server>, request: &Request) -> Answer {
 /// Answers a request for a path that is not a resource: health, version, discovery.
 fn non_resource(server: &Server, request: &Request) -> Result<Answer, StatusError> {
     let path = request.path.trim_end_matches('/');
-    match request.path.as_str() {
-        "/healthz" | "/livez" | "/readyz" => return Ok(handlers::health(request)),
-        // `ping` is the only health check of this server.
-        "/healthz/ping" | "/livez/ping" | "/readyz/ping" => return Ok(Answer::text(200, "ok")),
-        _ => {}
+    request.query.timeout()?;
+    if let Some(answer) = health::answer(request) {
+        return Ok(answer);
     }
     if request.method != Method::GET {
         return Err(StatusError::method_not_allowed());

@@ -721,7 +721,10 @@ pub(crate) fn prune(
         }
         return Ok(());
     }
-    options.warnings.extend(unknown.iter().map(|field| format!("unknown field \"{field}\"")));
+    // The decoder of JSON finds both in the order of the body, mostly unknown fields first. The decoder of YAML runs before it.
+    let is_json = options.warnings.first().is_some_and(|one| one.starts_with("duplicate field"));
+    let at = if is_json { 0 } else { options.warnings.len() };
+    options.warnings.splice(at..at, unknown.iter().map(|field| format!("unknown field \"{field}\"")));
     if options.unknown_fields == UnknownFields::Warn || options.warnings.is_empty() {
         return Ok(());
     }
