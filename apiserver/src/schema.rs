@@ -15,6 +15,7 @@ pub(crate) mod re2;
 pub(crate) mod field_errors;
 pub(crate) mod go_url;
 pub(crate) mod cel_library;
+mod cel_types;
 pub(crate) mod cel_authorizer;
 mod cel_cost;
 pub(crate) mod cel;
@@ -110,7 +111,7 @@ impl<'i> Keyword<'i> for Pattern {
 
 impl Schema {
     /// Fails if the schema or one of its rules cannot be compiled.
-    pub(crate) fn compile(source: &Value) -> Result<Schema, SchemaError> {
+    pub(crate) fn compile(source: &Value) -> Result<Schema, Vec<SchemaError>> {
         let mut standard = json!({"type": "object"});
         if !source.is_null() {
             standard = as_json_schema(source);
@@ -128,7 +129,7 @@ impl Schema {
                 Ok(Box::new(Pattern { pattern: pattern.to_owned(), regex }))
             })
             .build(&standard)
-            .map_err(|error| SchemaError::new(&error))?;
+            .map_err(|error| vec![SchemaError::new(&error)])?;
         let rules = cel::compile(source)?;
         let embeds = source.to_string().contains(EMBEDDED);
         Ok(Schema { source: source.clone(), validator, rules, embeds })

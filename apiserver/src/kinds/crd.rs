@@ -300,7 +300,11 @@ fn schema_errors(all: &mut Vec<Cause>, schema: &Value, at: &str) {
             structural::wrong_transition_rules(all, schema, at, None);
             structural::wrong_defaults(all, schema, at);
         }
-        Err(wrong) => all.push(Cause::invalid(format!("{at}{}", wrong.at), &wrong.value, &wrong.why)),
+        Err(errors) => {
+            for wrong in errors {
+                all.push(Cause::invalid(format!("{at}{}", wrong.at), &wrong.value, &wrong.why));
+            }
+        }
     }
 }
 

@@ -5,11 +5,9 @@
 //! validations: [{expression: "object.spec.replicas <= variables.limit"}]
 //! ```
 //!
-//! Their variables have no schemas. kube-apiserver also checks the types in an expression, and the functions; here, only unknown names
-//! are refused, and a result that obviously has another type.
+//! Their variables have no schemas, so their fields have any type. [`cel_types`] checks all else.
 
 use std::{
-    borrow::Cow,
     collections::{BTreeMap, BTreeSet, HashMap},
     sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError},
 };
@@ -17,8 +15,8 @@ use std::{
 use cel::{
     Context, Env, ExecutionError, Program, StructType,
     common::{
-        ast::{ComprehensionExpr, EntryExpr, Expr, IdedExpr, LiteralValue, MapExpr, StructExpr, operators},
-        types::{CelOptional, CelString, CelStruct, STRING_TYPE, Type},
+        ast::{ComprehensionExpr, EntryExpr, Expr, IdedExpr, MapExpr, StructExpr},
+        types::{CelOptional, CelString, CelStruct, STRING_TYPE},
         value::{CowVal, Val},
     },
     context::VariableResolver,
@@ -27,9 +25,8 @@ use serde_json::Value;
 
 use crate::schema::{
     cel::{ENV, in_cel, new_env, on_large_stack, program, short, unsupported},
-    cel_authorizer,
-    cel_cost::{self, NAMESPACES},
-    cel_library,
+    cel_authorizer, cel_cost, cel_library,
+    cel_types::{self, Scope, Type},
 };
 
 /// The variables that each expression of admission has.
@@ -226,10 +223,10 @@ impl VariableResolver for Evaluation<'_, '_> {
 }
 
 /// The type of the objects of a name, such as `Object.spec`, with any fields.
-struct Constructed(Type);
+struct Constructed(cel::common::types::Type);
 
 impl StructType for Constructed {
-    fn get_type(&self) -> &Type {
+    fn get_type(&self) -> &cel::common::types::Type {
         &self.0
     }
 
@@ -256,7 +253,7 @@ fn declare_types(at: &IdedExpr, env: &mut Env) {
         && is_constructed(&object.type_name)
     {
         // An error: it is declared already.
-        let _ = env.add_type(Constructed(Type::new_struct(object.type_name.clone())));
+        let _ = env.add_type(Constructed(cel::common::types::Type::new_struct(object.type_name.clone())));
     }
     parts(at).into_iter().for_each(|part| declare_types(part, env));
 }
@@ -321,15 +318,17 @@ pub(crate) enum Wanted {
 pub(crate) fn check(expression: &str, names: Names<'_>, wanted: Wanted) -> Result<(), String> {
     on_large_stack(|| {
         let compiled = compiled(expression).map_err(|why| format!("compilation failed: {why}"))?;
-        let program = &compiled.program;
-        let mut unknown = Vec::new();
-        find_unknown(program.expression(), names, &mut Vec::new(), &mut unknown);
-        if !unknown.is_empty() {
-            let errors: Vec<String> =
-                unknown.iter().map(|(id, why)| at_source(program, expression, *id, why)).collect();
-            return Err(format!("compilation failed: {}", errors.join("\n")));
-        }
-        let is = output_type(&program.expression().expr);
+        let is_typed = |name: &str| ["object", "oldObject", "params"].contains(&name);
+        let mut variables: Vec<_> = names
+            .values
+            .iter()
+            .map(|name| (*name, if is_typed(name) { Type::Named("dyn") } else { Type::Unknown }))
+            .collect();
+        variables.extend(names.composed.map(|_| ("variables", Type::Unknown)));
+        let constructs = if names.constructs { is_constructed } else { |_: &str| false };
+        let scope = Scope { variables, composed: names.composed, constructs };
+        let is = cel_types::check(&compiled.program, expression, &scope)
+            .map_err(|why| format!("compilation failed: {why}"))?;
         let (types, shown) = match wanted {
             Wanted::Any => return Ok(()),
             Wanted::Bool => (["bool"].as_slice(), "bool"),
@@ -338,77 +337,11 @@ pub(crate) fn check(expression: &str, names: Names<'_>, wanted: Wanted) -> Resul
             Wanted::Object => (["Object"].as_slice(), "Object"),
             Wanted::Patches => (["list(JSONPatch)"].as_slice(), "list(JSONPatch)"),
         };
-        match is {
-            Some(is) if !types.contains(&&*is) => Err(format!("must evaluate to {shown} but got {is}")),
-            Some(_) | None => Ok(()),
+        if is.is_none_of(types) {
+            return Err(format!("must evaluate to {shown} but got {is}"));
         }
+        Ok(())
     })
-}
-
-/// An error with its place, as cel-go prints it.
-fn at_source(program: &Program, expression: &str, id: u64, why: &str) -> String {
-    let start = program.source_info().offset_for(id).map_or(0, |(start, _)| start as usize);
-    let before = expression.get(..start).unwrap_or_default();
-    let (row, column) =
-        (before.matches('\n').count(), before.chars().rev().take_while(|c| *c != '\n').count());
-    let line = expression.lines().nth(row).unwrap_or_default();
-    format!("ERROR: <input>:{}:{}: {why}\n | {line}\n | {}^", row + 1, column + 1, ".".repeat(column))
-}
-
-/// Finds the names that are not declared, with the ids of their expressions.
-fn find_unknown<'e>(
-    at: &'e IdedExpr,
-    names: Names<'_>,
-    bound: &mut Vec<&'e str>,
-    unknown: &mut Vec<(u64, String)>,
-) {
-    let undeclared = |name: &str| format!("undeclared reference to '{name}' (in container '')");
-    match &at.expr {
-        Expr::Ident(name) => {
-            let is_known = name.starts_with('@')
-                || bound.contains(&&**name)
-                || names.values.contains(&&**name)
-                || name == "variables" && names.composed.is_some()
-                || ENV.types().find_type(name).is_some();
-            if !is_known {
-                unknown.push((at.id, undeclared(name)));
-            }
-        }
-        // The name of a type: `net.IP`.
-        Expr::Select(select)
-            if matches!(&select.operand.expr, Expr::Ident(name)
-                if ENV.types().find_type(&format!("{name}.{}", select.field)).is_some()) => {}
-        Expr::Select(select) => {
-            let is_variable = matches!(&select.operand.expr, Expr::Ident(name) if name == "variables" && !bound.contains(&"variables"));
-            find_unknown(&select.operand, names, bound, unknown);
-            if is_variable && names.composed.is_some_and(|known| !known.contains(&&*select.field)) {
-                unknown.push((at.id, format!("undefined field '{}'", select.field)));
-            }
-        }
-        Expr::Call(call) => {
-            let is_namespace = |target: &&IdedExpr| matches!(&target.expr, Expr::Ident(name) if NAMESPACES.contains(&&**name));
-            let target = call.target.as_deref().filter(|target| !is_namespace(target));
-            let inside = target.into_iter().chain(&call.args);
-            inside.for_each(|part| find_unknown(part, names, bound, unknown));
-        }
-        Expr::Comprehension(comprehension) => {
-            find_unknown(&comprehension.iter_range, names, bound, unknown);
-            find_unknown(&comprehension.accu_init, names, bound, unknown);
-            let before = bound.len();
-            bound.extend([&*comprehension.iter_var, &*comprehension.accu_var]);
-            bound.extend(comprehension.iter_var2.as_deref());
-            for part in [&comprehension.loop_cond, &comprehension.loop_step, &comprehension.result] {
-                find_unknown(part, names, bound, unknown);
-            }
-            bound.truncate(before);
-        }
-        Expr::Struct(object) if !names.constructs || !is_constructed(&object.type_name) => {
-            unknown.push((at.id, undeclared(&object.type_name)));
-        }
-        Expr::List(_) | Expr::Map(_) | Expr::Struct(_) | Expr::Literal(_) | Expr::Unspecified => {
-            parts(at).into_iter().for_each(|part| find_unknown(part, names, bound, unknown));
-        }
-    }
 }
 
 /// The expressions in an expression.
@@ -434,52 +367,6 @@ fn parts(at: &IdedExpr) -> Vec<&IdedExpr> {
         Expr::Select(select) => vec![&select.operand],
         Expr::Ident(_) | Expr::Literal(_) | Expr::Unspecified => Vec::new(),
     }
-}
-
-/// The type of all the results of some expressions.
-fn common_type<'e>(mut all: impl Iterator<Item = &'e IdedExpr>) -> Option<Cow<'e, str>> {
-    let first = output_type(&all.next()?.expr)?;
-    all.all(|one| output_type(&one.expr).as_ref() == Some(&first)).then_some(first)
-}
-
-/// The type of the result of an expression, if it is obvious.
-fn output_type(at: &Expr) -> Option<Cow<'_, str>> {
-    use operators::*;
-    let known = match at {
-        Expr::Literal(literal) => Some(match literal {
-            LiteralValue::Boolean(_) => "bool",
-            LiteralValue::Bytes(_) => "bytes",
-            LiteralValue::Double(_) => "double",
-            LiteralValue::Int(_) => "int",
-            LiteralValue::Null => "null_type",
-            LiteralValue::String(_) => "string",
-            LiteralValue::UInt(_) => "uint",
-        }),
-        Expr::Call(call) => match &*call.func_name {
-            LOGICAL_AND | LOGICAL_OR | LOGICAL_NOT | EQUALS | NOT_EQUALS | GREATER | GREATER_EQUALS
-            | LESS | LESS_EQUALS | IN => Some("bool"),
-            _ => None,
-        },
-        Expr::Select(select) if select.test => Some("bool"),
-        Expr::Select(select) => return output_type(&select.operand.expr).filter(|is| *is == "dyn"),
-        Expr::Ident(name) => ["object", "oldObject", "params"].contains(&&**name).then_some("dyn"),
-        Expr::List(list) => {
-            let of = common_type(list.elements.iter())?;
-            return Some(Cow::Owned(format!("list({of})")));
-        }
-        Expr::Map(map) => {
-            let entries = map.entries.iter().filter_map(|entry| match &entry.expr {
-                EntryExpr::MapEntry(entry) => Some((&entry.key, &entry.value)),
-                EntryExpr::StructField(_) => None,
-            });
-            let (keys, values): (Vec<_>, Vec<_>) = entries.unzip();
-            let [keys, values] = [keys, values].map(|all| common_type(all.into_iter()));
-            return Some(Cow::Owned(format!("map({}, {})", keys?, values?)));
-        }
-        Expr::Struct(object) => return Some(Cow::Borrowed(&object.type_name)),
-        Expr::Comprehension(_) | Expr::Unspecified => None,
-    };
-    known.map(Cow::Borrowed)
 }
 
 #[cfg(test)]

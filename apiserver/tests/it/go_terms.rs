@@ -12,7 +12,7 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
-static TERMS: LazyLock<[(Regex, &str); 19]> = LazyLock::new(|| {
+static TERMS: LazyLock<[(Regex, &str); 20]> = LazyLock::new(|| {
     let json = r"json: cannot unmarshal (\w+)(?: \S+)? into Go";
     [
         (format!(r"{json} struct field \w*\.(\S+) of type .+"), "cannot decode $1 into $2"),
@@ -29,6 +29,12 @@ static TERMS: LazyLock<[(Regex, &str); 19]> = LazyLock::new(|| {
         (r#" in scheme "[^"]*""#.to_owned(), ""),
         // Go converts a strategic merge patch with another decoder, whose errors do not name the field.
         (r#"Invalid value: "(?:map\[|strategic patch).+"#.to_owned(), "Invalid value: <patch>: <error>"),
+        // The struct of a CEL rule.
+        (
+            r#"Invalid value: \{.*?"[Rr]ule":.*?\}: (compilation failed|cel expression|messageExpression)"#
+                .to_owned(),
+            "Invalid value: <rule>: $1",
+        ),
         // Other values in Go's format, and a character as its number.
         (r":\s\[*map\[.*\]\n?".to_owned(), ""),
         (r"(unescaped character in value): .+".to_owned(), "$1"),
