@@ -1,7 +1,7 @@
 //! Quantities of resources, such as `100m` of CPU and `1.5Gi` of memory. See
 //! <https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/>.
 
-use std::cmp::Ordering;
+use std::{cmp::Ordering, fmt};
 
 use serde_json::Value;
 
@@ -58,7 +58,7 @@ pub fn quantity(value: &Value) -> Option<f64> {
 pub fn canonical(value: &Value) -> Option<String> {
     let text = text(value)?;
     let quantity = Quantity::rounded(&text, MILLI)?;
-    Some(if quantity.keeps_text { text } else { quantity.canonical() })
+    Some(if quantity.keeps_text { text } else { quantity.to_string() })
 }
 
 impl Quantity {
@@ -177,7 +177,18 @@ impl Quantity {
         let added = other.mantissa_at(exponent)?.checked_mul(times)?;
         let mantissa = self.mantissa_at(exponent)?.checked_add(added)?;
         let is_small = self.is_small && other.is_small && i64::try_from(mantissa).is_ok();
-        Some(Quantity { mantissa, exponent, format: self.format, is_small, keeps_text: false })
+        let format = if self.mantissa == 0 { other.format } else { self.format };
+        Some(Quantity { mantissa, exponent, format, is_small, keeps_text: false })
+    }
+
+    /// The next whole number.
+    pub fn ceil(&self) -> Quantity {
+        let Some(unit) = 10_i128.checked_pow(self.exponent.min(0).unsigned_abs()) else {
+            return self.clone();
+        };
+        let (whole, rest) = (self.mantissa.div_euclid(unit), self.mantissa.rem_euclid(unit));
+        let mantissa = whole + i128::from(rest > 0);
+        Quantity { mantissa, exponent: self.exponent.max(0), keeps_text: false, ..self.clone() }
     }
 
     /// A whole number.
@@ -185,12 +196,14 @@ impl Quantity {
         let (mantissa, format) = (int.into(), Format::DecimalExponent);
         Quantity { mantissa, exponent: 0, format, is_small: true, keeps_text: false }
     }
+}
 
+impl fmt::Display for Quantity {
     /// `CanonicalizeBytes` of apimachinery.
-    fn canonical(&self) -> String {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let &Quantity { mut mantissa, mut exponent, .. } = self;
         if mantissa == 0 {
-            return "0".to_owned();
+            return f.write_str("0");
         }
         while mantissa % 10 == 0 {
             (mantissa, exponent) = (mantissa / 10, exponent.saturating_add(1));
@@ -202,17 +215,17 @@ impl Quantity {
                 while number % 1024 == 0 {
                     (number, power) = (number / 1024, power + 1);
                 }
-                return format!("{number}{}", BINARY[power]);
+                return write!(f, "{number}{}", BINARY[power]);
             }
         }
         mantissa *= 10_i128.pow(exponent.rem_euclid(3).cast_unsigned());
         exponent -= exponent.rem_euclid(3);
         if self.format == Format::DecimalExponent && exponent != 0 {
-            return format!("{mantissa}e{exponent}");
+            return write!(f, "{mantissa}e{exponent}");
         }
         // kube-apiserver has no suffix above E, and writes none.
         let suffix = DECIMAL.iter().find(|(_, power)| *power == exponent).map_or("", |(name, _)| name);
-        format!("{mantissa}{suffix}")
+        write!(f, "{mantissa}{suffix}")
     }
 }
 
@@ -238,6 +251,19 @@ mod tests {
         }
         let exponents = ["1e2147483647", "1e-2147483648", "0e-999", "1e4000000000"];
         assert_eq!(exponents.map(|text| quantity(&json!(text)).is_some()), [true, true, true, false]);
+    }
+
+    #[test]
+    fn a_part_of_a_byte_counts_as_one() {
+        for (text, wanted) in [("1500m", "2"), ("1Gi", "1Gi"), ("-1500m", "-1"), ("0", "0"), ("1k", "1k")] {
+            assert_eq!(Quantity::parse(text).map(|one| one.ceil().to_string()).as_deref(), Some(wanted));
+        }
+    }
+
+    #[test]
+    fn a_sum_with_zero_has_the_format_of_the_other_quantity() {
+        let [zero, one] = ["0", "1Gi"].map(|text| Quantity::parse(text).expect("a quantity"));
+        assert_eq!(zero.add(&one, 1).map(|sum| sum.to_string()).as_deref(), Some("1Gi"));
     }
 
     /// `apiserver/contract/nodes.http` has more, from kube-apiserver.
