@@ -6,10 +6,12 @@
 //! another write came first.
 
 mod call;
+mod limit_ranges;
 pub(crate) mod matching;
 mod mutations;
 pub(crate) mod plugins;
 pub(crate) mod policies;
+pub(crate) mod quotas;
 mod service_account;
 pub(crate) mod webhooks;
 

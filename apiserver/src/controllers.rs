@@ -235,9 +235,8 @@ impl Controllers {
         if let (true, Some(object)) = (leaves, &change.before) {
             self.queue.extend(storage.dependents(uid(object)));
         }
-        if place.namespace().is_some()
-            && (change.before.is_none() || change.after.is_none() || collection == "pods")
-        {
+        let is_measured = ["persistentvolumeclaims", "pods", "services"].contains(&collection);
+        if place.namespace().is_some() && (change.before.is_none() || change.after.is_none() || is_measured) {
             self.queue.extend(quota::quotas_of(storage, &place));
         }
         if collection == autoscaler::METRICS {

@@ -34,7 +34,8 @@
 //!                 simulated kubelet
 //! verbs/          read (get, list), watch, write (create, update, apply), patch, delete, scale; served_kinds
 //!                 (the kinds of CRDs), table (the output of `kubectl get`)
-//! admission/      what may change or refuse a write: plugins of kube-apiserver, policies, webhooks and the calls of them
+//! admission/      what may change or refuse a write: plugins of kube-apiserver, among them limit_ranges and quotas; policies,
+//!                 webhooks and the calls of them
 //! conversions     calls of the conversion webhooks of CRDs
 //! webhook_client/ the HTTPS client for webhooks; trust (their certificates)
 //! discovery       /api, /apis, /openapi/v3, /version
@@ -48,7 +49,7 @@
 //! storage         objects, versions, the history that watches read
 //! apply/          json_patch; server-side apply: managed_fields, field_set (sets of fields), typed_value (merges by schema)
 //! kinds/          the table of kinds: built_in, its defaults, printer_columns, stored_columns and validation, by_schema;
-//!                 field_checks, events, pods, stateful_sets, jobs, autoscalers, scale_of, roles, webhook_configurations,
+//!                 field_checks, events, limits, pods, stateful_sets, jobs, autoscalers, scale_of, roles, webhook_configurations,
 //!                 admission_policies, cluster_ip, metadata, conditions, status_errors; crd, conversion, custom_resources,
 //!                 json_path (of printer columns)
 //! field_selector  field selectors

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::change;
 use crate::{
-    admission::plugins::used,
+    admission::quotas::used,
     kinds::Part,
     storage::{Place, Storage},
 };
@@ -17,13 +17,15 @@ pub(crate) fn quotas_of(storage: &Storage, place: &Place) -> Vec<Place> {
     storage.places(QUOTAS).into_iter().filter(of_namespace).collect()
 }
 
-/// Reconciles a quota: counts what its namespace uses. What this server does not count has only a limit.
+/// Reconciles a quota: counts what its namespace uses. What another controller counts stays.
 pub(crate) fn quota(storage: &mut Storage, place: &Place, quota: &Value) {
     let hard = quota["spec"]["hard"].clone();
     let mut counts = json!({});
     for resource in hard.as_object().into_iter().flatten().map(|(resource, _)| resource) {
-        if let Some(count) = used(storage, place.namespace().unwrap_or_default(), resource) {
-            counts[resource] = count.to_string().into();
+        let count = used(storage, quota, resource).map(|count| count.to_string().into());
+        let count = count.unwrap_or_else(|| quota["status"]["used"][resource].clone());
+        if !count.is_null() {
+            counts[resource] = count;
         }
     }
     change(storage, place, Part::Status, |quota| {

@@ -11,7 +11,10 @@ use listwatch_formats::{quantity::quantity, selector::Selector};
 use serde_json::{Value, json};
 
 use crate::{
-    kinds::field_checks::{each, text},
+    kinds::{
+        field_checks::{each, text},
+        pods::resources::{Bound, of_pod},
+    },
     storage::{Place, Storage},
 };
 
@@ -85,20 +88,10 @@ pub(super) fn milli(value: &Value) -> i64 {
     (quantity(value).unwrap_or_default() * 1000.0).ceil() as i64
 }
 
-/// How much of a resource a Pod requests, in thousandths. The init containers run one after the other, except for sidecars.
+/// How much of a resource a Pod requests, in thousandths.
 fn requested(pod: &Value, resource: &str) -> i64 {
-    let spec = &pod["spec"];
-    let of = |container: &Value| milli(&container["resources"]["requests"][resource]);
-    let (mut sidecars, mut largest) = (0, 0);
-    for container in each(&spec["initContainers"]) {
-        if container["restartPolicy"] == "Always" {
-            sidecars += of(container);
-        } else {
-            largest = largest.max(sidecars + of(container));
-        }
-    }
-    let running = each(&spec["containers"]).map(of).sum::<i64>() + sidecars;
-    running.max(largest) + milli(&spec["overhead"][resource])
+    let requested = of_pod(&pod["spec"], Bound::Requests, resource);
+    requested.map_or(0, |amount| (amount.float() * 1000.0).ceil() as i64)
 }
 
 fn tolerates(pod: &Value, taint: &Value) -> bool {

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::{
     kinds::{
-        admission_policies, autoscalers, by_schema, crd, defaults, events, jobs, pods,
+        admission_policies, autoscalers, by_schema, crd, defaults, events, jobs, limits, pods,
         printer_columns::{self, PrinterColumns},
         roles, stateful_sets, stored_columns, validation, webhook_configurations,
     },
@@ -207,11 +207,12 @@ pub(crate) const BUILT_IN: &[BuiltIn] = &[
     BuiltIn {
         plural: "limitranges",
         kind: "LimitRange",
-        lacks: "defaults and limits are not applied to Pods",
         short_names: &["limits"],
         columns: stored_columns::CREATED_AT,
+        validate: limits::limit_range,
+        defaults: limits::limit_range_defaults,
         filled: &[("/spec/limits", "null")],
-        ..STORED
+        ..PLAIN
     },
     BuiltIn {
         plural: "persistentvolumes",
@@ -254,11 +255,11 @@ pub(crate) const BUILT_IN: &[BuiltIn] = &[
     BuiltIn {
         plural: "resourcequotas",
         kind: "ResourceQuota",
-        lacks: "only numbers of objects are counted",
         short_names: &["quota"],
         status: true,
         columns: stored_columns::RESOURCE_QUOTA,
-        ..STORED
+        validate: limits::resource_quota,
+        ..PLAIN
     },
     BuiltIn {
         group: "apiregistration.k8s.io",

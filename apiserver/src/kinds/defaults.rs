@@ -410,7 +410,7 @@ fn requests_defaults(container: &mut Value) {
 }
 
 /// The QoS class: Guaranteed if all CPU and memory requests equal the limits, Burstable if any is set, or BestEffort.
-fn qos_class(spec: &Value) -> &'static str {
+pub(crate) fn qos_class(spec: &Value) -> &'static str {
     let (mut asks, mut has_all) = (false, true);
     for container in each(&spec["initContainers"]).chain(each(&spec["containers"])) {
         for resource in ["cpu", "memory"] {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use crate::{
-    admission::{Admission, matching::Write, plugins},
+    admission::{Admission, matching::Write, plugins, quotas},
     apply::managed_fields::{self, Force, Manager},
     kinds::{
         Kind, Part, Source, cluster_ip, crd, defaults,
@@ -170,8 +170,9 @@ pub(crate) fn create(
     if let Some(error) = options.create_forbidden.take() {
         return Err(error);
     }
+    plugins::validate(storage, kind, &object, None)?;
     options.validate(storage, kind, &object, &Value::Null)?;
-    plugins::check_quotas(storage, kind, &object).map_err(|why| forbidden(&name, why))?;
+    let charged = quotas::admit(storage, kind, &object, None).map_err(|why| forbidden(&name, why))?;
     let place = Place::new(kind.stored_in(), namespace, &name);
     // Of a dry run, the version that the client sent is neither checked nor dropped.
     let is_version =
@@ -189,12 +190,18 @@ pub(crate) fn create(
         }
         return Ok(Arc::new(object));
     }
-    for quota in plugins::charged(storage, kind, &object) {
-        let (kind, metadata) = (storage.kinds.built_in("", "resourcequotas"), &quota["metadata"]);
+    put_quotas(storage, charged);
+    Ok(store(storage, kind, &place, object))
+}
+
+/// Stores the quotas that a write has charged.
+fn put_quotas(storage: &mut Storage, charged: Vec<Value>) {
+    let kind = storage.kinds.built_in("", "resourcequotas");
+    for quota in charged {
+        let metadata = &quota["metadata"];
         let place = Place::new(kind.stored_in(), metadata["namespace"].as_str(), text(&metadata["name"]));
         put_status(storage, &kind, &place, quota);
     }
-    Ok(store(storage, kind, &place, object))
 }
 
 /// Lets webhooks change a new object, which does not have its generated parts yet. True if one has changed it, perhaps its name.
@@ -348,9 +355,17 @@ pub(crate) fn update(
         let generation = before["metadata"]["generation"].as_u64().unwrap_or(0) + 1;
         after["metadata"]["generation"] = generation.into();
     }
+    if part == Part::Main {
+        plugins::validate(storage, kind, &after, Some(&before_view))?;
+    }
     if options.admission.is_some() {
         let (of, [shown, was]) = sent(kind, [&after, &before_view], options);
         options.validate(storage, of, &shown, &was)?;
+    }
+    let mut charged = Vec::new();
+    if part == Part::Main {
+        let result = quotas::admit(storage, kind, &after, Some(&before_view));
+        charged = result.map_err(|why| StatusError::forbidden(kind, name, &why))?;
     }
     to_storage(kind, &mut after)?;
     if managed_fields::is_same(&before, &after) {
@@ -365,6 +380,7 @@ pub(crate) fn update(
         remove(storage, kind, place);
         return Ok(Arc::new(after));
     }
+    put_quotas(storage, charged);
     Ok(store(storage, kind, place, after))
 }
 

@@ -102,8 +102,10 @@ stories! {
     functions
     jobs
     kinds
+    limits
     logs
     managers
+    measures
     mutating
     mutations
     namespaces
