@@ -10,6 +10,7 @@ mod limit_ranges;
 pub(crate) mod matching;
 mod mutations;
 pub(crate) mod plugins;
+mod pod_security;
 pub(crate) mod policies;
 pub(crate) mod quotas;
 mod service_account;

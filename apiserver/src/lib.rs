@@ -34,8 +34,8 @@
 //!                 simulated kubelet
 //! verbs/          read (get, list), watch, write (create, update, apply), patch, delete, scale; served_kinds
 //!                 (the kinds of CRDs), table (the output of `kubectl get`)
-//! admission/      what may change or refuse a write: plugins of kube-apiserver, among them limit_ranges and quotas; policies,
-//!                 webhooks and the calls of them
+//! admission/      what may change or refuse a write: plugins of kube-apiserver, among them limit_ranges, quotas and
+//!                 pod_security; policies, webhooks and the calls of them
 //! conversions     calls of the conversion webhooks of CRDs
 //! webhook_client/ the HTTPS client for webhooks; trust (their certificates)
 //! discovery       /api, /apis, /openapi/v3, /version

@@ -1,10 +1,10 @@
 //! What admission plugins add to a new object, or refuse, by looking at other objects: LimitRanger, ServiceAccount, Priority,
-//! RuntimeClass, DefaultStorageClass. The last plugin is in `quotas.rs`.
+//! RuntimeClass, DefaultStorageClass, PodSecurity. The last plugin is in `quotas.rs`.
 
 use serde_json::{Value, json};
 
 use crate::{
-    admission::{limit_ranges, service_account},
+    admission::{limit_ranges, pod_security, service_account},
     kinds::{Kind, defaults, field_checks::text},
     status::StatusError,
     storage::{Place, Storage},
@@ -28,19 +28,19 @@ pub(crate) fn admit(storage: &Storage, kind: &Kind, object: &mut Value, letters:
     Ok(())
 }
 
-/// Checks a valid object. `before` is its state before an update.
+/// Checks a valid object, and returns the warnings. `before` is its state before an update.
 pub(crate) fn validate(
     storage: &Storage,
     kind: &Kind,
     object: &Value,
     before: Option<&Value>,
-) -> Result<(), StatusError> {
+) -> Result<Vec<String>, StatusError> {
     // The resources of a Pod cannot change.
     if kind.built_in() != "Pod" || before.is_none() {
         limit_ranges::check(storage, kind.built_in(), object)
             .map_err(|why| StatusError::forbidden(kind, text(&object["metadata"]["name"]), &why))?;
     }
-    Ok(())
+    pod_security::validate(storage, kind, object, before)
 }
 
 fn all<'a>(storage: &'a Storage, collection: &str) -> impl Iterator<Item = &'a Value> + use<'a> {

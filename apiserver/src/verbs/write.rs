@@ -170,7 +170,7 @@ pub(crate) fn create(
     if let Some(error) = options.create_forbidden.take() {
         return Err(error);
     }
-    plugins::validate(storage, kind, &object, None)?;
+    options.warnings.extend(plugins::validate(storage, kind, &object, None)?);
     options.validate(storage, kind, &object, &Value::Null)?;
     let charged = quotas::admit(storage, kind, &object, None).map_err(|why| forbidden(&name, why))?;
     let place = Place::new(kind.stored_in(), namespace, &name);
@@ -356,7 +356,7 @@ pub(crate) fn update(
         after["metadata"]["generation"] = generation.into();
     }
     if part == Part::Main {
-        plugins::validate(storage, kind, &after, Some(&before_view))?;
+        options.warnings.extend(plugins::validate(storage, kind, &after, Some(&before_view))?);
     }
     if options.admission.is_some() {
         let (of, [shown, was]) = sent(kind, [&after, &before_view], options);

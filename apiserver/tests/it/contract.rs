@@ -128,6 +128,7 @@ stories! {
     scaling
     schemas
     services
+    standards
     statefulsets
     stored
     undecodable
