@@ -1,4 +1,4 @@
-//! The controllers: garbage collection, namespaces, Secrets of ServiceAccounts, Deployments, ReplicaSets, StatefulSets, DaemonSets, claims and volumes, endpoints of Services,
+//! The controllers: garbage collection, namespaces, Secrets of ServiceAccounts, Deployments, ReplicaSets, ReplicationControllers, StatefulSets, DaemonSets, claims and volumes, endpoints of Services,
 //! Jobs, CronJobs, PodDisruptionBudgets, ResourceQuotas, HorizontalPodAutoscalers, and a simulated scheduler and kubelet. They write Events about what they do.
 //!
 //! All controllers run in one task. It reads the journal of the storage. For each change, it queues the object, its
@@ -15,6 +15,7 @@ mod garbage;
 mod job;
 mod kubelet;
 mod quota;
+mod replica_set;
 mod role;
 mod rollout;
 mod scheduler;
@@ -295,7 +296,9 @@ impl Controllers {
         match place.collection.as_str() {
             "namespaces" => self.namespace(storage, place, &object),
             "deployments.apps" => rollout::deployment(self, storage, place, &object),
-            "replicasets.apps" => rollout::replica_set(self, storage, place, &object),
+            "replicasets.apps" | "replicationcontrollers" => {
+                replica_set::replica_set(self, storage, place, &object);
+            }
             "statefulsets.apps" => stateful_set::stateful_set(self, storage, place, &object),
             "poddisruptionbudgets.policy" => disruption::budget(storage, place, &object),
             autoscaler::AUTOSCALERS => autoscaler::autoscaler(self, storage, place, &object),
@@ -460,14 +463,22 @@ fn make(
     namespace: Option<&str>,
     object: Value,
 ) -> Option<Arc<Value>> {
+    try_make(storage, group, plural, namespace, object).ok()
+}
+
+fn try_make(
+    storage: &mut Storage,
+    group: &str,
+    plural: &str,
+    namespace: Option<&str>,
+    object: Value,
+) -> Result<Arc<Value>, StatusError> {
     let kind = storage.kinds.built_in(group, plural);
-    match write::create(storage, &kind, namespace, object, &mut WriteOptions::default()) {
-        Ok(object) => Some(object),
-        Err(error) => {
-            tracing::debug!(kind = kind.kind, why = error.message(), "a controller could not create");
-            None
-        }
+    let made = write::create(storage, &kind, namespace, object, &mut WriteOptions::default());
+    if let Err(error) = &made {
+        tracing::debug!(kind = kind.kind, why = error.message(), "a controller could not create");
     }
+    made
 }
 
 /// The kind in the stored version of an object, so that nothing is converted.

@@ -29,8 +29,8 @@
 //! resource        what the server serves and stores, for programs that look at it without requests
 //! http/           server (TLS, connections), router (path and method to handler), admitted, handlers, reviews, containers
 //!                 (logs, commands), metrics, options, response, websocket
-//! controllers/    garbage collector, namespaces, rollout (Deployments, ReplicaSets), stateful_set, daemon_set, volume (claims
-//!                 and volumes), account_secret (tokens), endpoints, job (Jobs, CronJobs), disruption, quota, role (aggregation), a
+//! controllers/    garbage collector, namespaces, rollout (Deployments), replica_set (and ReplicationControllers), stateful_set,
+//!                 daemon_set, volume (claims and volumes), account_secret (tokens), endpoints, job (Jobs, CronJobs), disruption, quota, role (aggregation), a
 //!                 simulated kubelet
 //! verbs/          read (get, list), watch, write (create, update, apply), patch, delete, scale; served_kinds
 //!                 (the kinds of CRDs), table (the output of `kubectl get`)

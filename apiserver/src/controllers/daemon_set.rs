@@ -4,8 +4,8 @@ use listwatch_formats::selector::Selector;
 use serde_json::{Value, json};
 
 use super::{
-    Controllers, change, delete, kubelet, make, record,
-    rollout::{claim, controlled, name, pod_of, until_available},
+    Controllers, change, delete, kubelet, record,
+    rollout::{ROOM_PAUSE, claim, controlled, make_pod, name, pod_of, until_available},
     stateful_set::{REVISION_HASH, revision_of, revisions},
 };
 use crate::{
@@ -42,9 +42,8 @@ pub(crate) fn daemon_set(controllers: &mut Controllers, storage: &mut Storage, p
         pod["metadata"]["labels"][REVISION_HASH] = hash.clone();
         pod["metadata"]["labels"]["pod-template-generation"] =
             set["metadata"]["generation"].to_string().into();
-        if let Some(pod) = make(storage, "", "pods", place.namespace(), pod) {
-            let message = format!("Created pod: {}", name(&pod));
-            record(storage, set, "daemonset-controller", "SuccessfulCreate", &message);
+        if make_pod(storage, set, "daemonset-controller", pod).is_err() {
+            controllers.requeue(place, ROOM_PAUSE);
         }
     }
     let pods = controlled(storage, set, "pods");

@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use super::{
     Controllers, change, delete, make, owners, record, record_warning,
     rollout::{
-        PODS_AT_ONCE, PODS_MAX, ROOM_PAUSE, Stored, claim, condition, controlled, count, is_ready, name,
-        owner_reference, pod_of, remove_condition, set_count,
+        PODS_AT_ONCE, PODS_MAX, ROOM_PAUSE, Stored, claim, condition, controlled, count, is_ready, make_pod,
+        name, owner_reference, pod_of, remove_condition, set_count,
     },
     uid,
 };
@@ -256,9 +256,9 @@ fn manage(
     for _ in 0..missing.min(room).min(PODS_AT_ONCE) {
         let mut pod = pod_of(job, &job["spec"]["template"]);
         pod["metadata"]["finalizers"] = json!([TRACKING]);
-        let Some(pod) = make(storage, "", "pods", place.namespace(), pod) else { return };
-        let message = format!("Created pod: {}", name(&pod));
-        record(storage, job, "job-controller", "SuccessfulCreate", &message);
+        if make_pod(storage, job, "job-controller", pod).is_err() {
+            return controllers.requeue(place, ROOM_PAUSE);
+        }
     }
 }
 

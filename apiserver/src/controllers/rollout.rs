@@ -1,4 +1,4 @@
-//! Deployments and ReplicaSets: creates Pods from templates, and rolls out new templates step by step.
+//! Deployments: rolls out new templates of Pods step by step, in ReplicaSets.
 //!
 //! The calculations, reasons and messages are as in kube-controller-manager (pkg/controller/deployment). So
 //! operators, and `kubectl rollout status`, see the same values as in a cluster.
@@ -8,12 +8,13 @@ use std::{sync::Arc, time::Duration};
 use listwatch_formats::selector::Selector;
 use serde_json::{Value, json};
 
-use super::{Controllers, change, delete, make, owners, record, record_warning, release, uid};
+use super::{Controllers, change, delete, owners, record, record_warning, release, try_make, uid};
 use crate::{
     apply::managed_fields::LAST_APPLIED,
     clock::Clock,
     kinds::{Part, conditions, metadata::is_terminating},
     names::{LETTERS, random_letters},
+    status::StatusError,
     storage::{Place, Storage},
     verbs::delete::Deletion,
 };
@@ -38,7 +39,7 @@ const NOT_COPIED: [&str; 6] = [
 const HISTORY_BYTES_MAX: usize = 2000;
 
 const HASH: &str = "pod-template-hash";
-const REPLICA_FAILURE: &str = "ReplicaFailure";
+pub(super) const REPLICA_FAILURE: &str = "ReplicaFailure";
 
 /// Pods that one reconcile of a ReplicaSet creates or deletes, before it is the turn of other objects.
 pub(super) const PODS_AT_ONCE: usize = 10;
@@ -90,7 +91,12 @@ pub(super) fn claim(
     collection: &str,
     is_member: impl Fn(&Value) -> bool,
 ) {
-    let selector = Selector::from_object(&owner["spec"]["selector"]);
+    let selector = &owner["spec"]["selector"];
+    // The selector of a ReplicationController has only labels.
+    let selector = match owner["kind"] == "ReplicationController" {
+        true => Selector::from_object(&json!({"matchLabels": selector})),
+        false => Selector::from_object(selector),
+    };
     let Some(all) = storage.collection(collection) else { return };
     let is_orphan = |object: &Value| {
         object["metadata"]["namespace"] == owner["metadata"]["namespace"]
@@ -139,7 +145,7 @@ pub(crate) fn deployment(
     }
     match &new {
         _ if is_paused(deployment) => scale_paused(storage, deployment, new.as_ref(), &old),
-        None => return make_set(storage, place, deployment, &old),
+        None => return make_set(controllers, storage, place, deployment, &old),
         Some(new) => {
             match deployment["spec"]["strategy"]["type"].as_str() {
                 Some("Recreate") => recreate(storage, deployment, new, &old),
@@ -227,7 +233,13 @@ fn next_revision(sets: &[Stored]) -> i64 {
     sets.iter().map(|(_, set)| revision(set)).max().unwrap_or(0).saturating_add(1)
 }
 
-fn make_set(storage: &mut Storage, place: &Place, deployment: &Value, sets: &[Stored]) {
+fn make_set(
+    controllers: &mut Controllers,
+    storage: &mut Storage,
+    place: &Place,
+    deployment: &Value,
+    sets: &[Stored],
+) {
     let spec = &deployment["spec"];
     let hash = template_hash(&spec["template"]);
     let set_name = format!("{}-{hash}", name(deployment));
@@ -249,8 +261,9 @@ fn make_set(storage: &mut Storage, place: &Place, deployment: &Value, sets: &[St
             "ownerReferences": [owner_reference(deployment)]},
         "spec": {"replicas": replicas, "minReadySeconds": spec["minReadySeconds"], "selector": selector, "template": template},
     });
-    if make(storage, "apps", "replicasets", place.namespace(), set).is_none() {
-        return;
+    if let Err(error) = try_make(storage, "apps", "replicasets", place.namespace(), set) {
+        controllers.requeue(place, ROOM_PAUSE);
+        return report_failure(storage, place, deployment, &set_name, &error);
     }
     if replicas > 0 {
         record_scaling(storage, deployment, &set_name, 0, replicas);
@@ -261,6 +274,24 @@ fn make_set(storage: &mut Storage, place: &Place, deployment: &Value, sets: &[St
         if progress_deadline(deployment).is_some() {
             let message = format!("Created new replica set {set_name:?}");
             set_condition(deployment, "Progressing", "True", "NewReplicaSetCreated", &message, &now);
+        }
+    });
+}
+
+/// Says why a Deployment has no new ReplicaSet.
+fn report_failure(storage: &mut Storage, place: &Place, deployment: &Value, set: &str, error: &StatusError) {
+    let (reason, now) = ("ReplicaSetCreateError", storage.clock.time());
+    // The next attempt of a failure that is known is silent.
+    let message = format!("Failed to create new replica set {set:?}: {}", error.message());
+    if error.is_namespace_terminating()
+        || condition(deployment, "Progressing").is_some_and(|one| one["message"] == message)
+    {
+        return;
+    }
+    record_warning(storage, deployment, "deployment-controller", reason, &message);
+    change(storage, place, Part::Status, |deployment| {
+        if progress_deadline(deployment).is_some() {
+            set_condition(deployment, "Progressing", "False", reason, &message, &now);
         }
     });
 }
@@ -587,73 +618,6 @@ fn set_condition(deployment: &mut Value, kind: &str, status: &str, reason: &str,
     }
 }
 
-/// Reconciles a ReplicaSet: creates or deletes Pods, and updates the status.
-pub(crate) fn replica_set(controllers: &mut Controllers, storage: &mut Storage, place: &Place, set: &Value) {
-    let mut failure = None;
-    if !is_terminating(set) {
-        claim(storage, set, "pods", |_| true);
-        let mut living = controlled(storage, set, "pods");
-        living.retain(|(_, pod)| !is_terminating(pod));
-        let wanted = usize::try_from(count(set, "/spec/replicas")).unwrap_or(0);
-        let room = PODS_MAX.saturating_sub(storage.collection("pods").map_or(0, |pods| pods.objects.len()));
-        let missing = wanted.saturating_sub(living.len());
-        let room_here = room.min(PODS_OF_SET_MAX.saturating_sub(living.len()));
-        if wanted > PODS_OF_SET_MAX {
-            failure = Some(format!("at most {PODS_OF_SET_MAX} Pods of a ReplicaSet run here"));
-        } else if missing > room {
-            failure = Some(format!("at most {PODS_MAX} Pods of ReplicaSets run here"));
-            controllers.requeue(place, ROOM_PAUSE);
-        }
-        // Each new Pod queues the ReplicaSet again.
-        for _ in 0..missing.min(room_here).min(PODS_AT_ONCE) {
-            make_pod(storage, place, set);
-        }
-        // Pods that are not ready are deleted first.
-        living.sort_by_key(|(_, pod)| is_ready(pod));
-        let surplus = living.len().saturating_sub(wanted);
-        for (pod_place, pod) in living.iter().take(surplus.min(PODS_AT_ONCE)) {
-            delete(storage, pod_place, &Deletion::default());
-            let message = format!("Deleted pod: {}", name(pod));
-            record(storage, set, "replicaset-controller", "SuccessfulDelete", &message);
-        }
-    }
-    // Counts the Pods last. The end of a terminating Pod queues the ReplicaSet again.
-    let pods = controlled(storage, set, "pods").into_iter().map(|(_, pod)| pod);
-    let (going, living): (Vec<_>, Vec<_>) = pods.partition(|pod| is_terminating(pod));
-    let clock = storage.clock;
-    let left: Vec<Duration> = living.iter().filter_map(|pod| until_available(set, pod, &clock)).collect();
-    let (ready, available) = (left.len(), left.iter().filter(|left| left.is_zero()).count());
-    if let Some(least) = left.into_iter().filter(|left| !left.is_zero()).min() {
-        controllers.requeue(place, least);
-    }
-    if let Some(why) = failure.as_ref().filter(|_| condition(set, REPLICA_FAILURE).is_none()) {
-        record_warning(
-            storage,
-            set,
-            "replicaset-controller",
-            "FailedCreate",
-            &format!("Error creating: {why}"),
-        );
-    }
-    change(storage, place, Part::Status, |set| {
-        match &failure {
-            Some(why) if condition(set, REPLICA_FAILURE).is_none() => {
-                conditions::set_condition(set, REPLICA_FAILURE, "True", "FailedCreate", why, &clock.time());
-            }
-            Some(_) => {}
-            None => remove_condition(set, REPLICA_FAILURE),
-        }
-        let generation = set["metadata"]["generation"].clone();
-        let status = &mut set["status"];
-        status["replicas"] = living.len().into();
-        status["observedGeneration"] = generation;
-        status["terminatingReplicas"] = going.len().into();
-        set_count(status, "fullyLabeledReplicas", living.len());
-        set_count(status, "readyReplicas", ready);
-        set_count(status, "availableReplicas", available);
-    });
-}
-
 /// The time until a Pod is available, by `minReadySeconds` of its owner. `None` if it is not ready.
 pub(super) fn until_available(owner: &Value, pod: &Value, clock: &Clock) -> Option<Duration> {
     let ready = condition(pod, "Ready").filter(|ready| ready["status"] == "True")?;
@@ -678,10 +642,22 @@ pub(super) fn pod_of(owner: &Value, template: &Value) -> Value {
     json!({"metadata": metadata, "spec": template["spec"]})
 }
 
-fn make_pod(storage: &mut Storage, place: &Place, set: &Value) {
-    let pod = pod_of(set, &set["spec"]["template"]);
-    if let Some(pod) = make(storage, "", "pods", place.namespace(), pod) {
-        let message = format!("Created pod: {}", name(&pod));
-        record(storage, set, "replicaset-controller", "SuccessfulCreate", &message);
+/// Creates a Pod of a workload. An Event on the workload says so, or why it failed: `RealPodControl`.
+pub(super) fn make_pod(
+    storage: &mut Storage,
+    owner: &Value,
+    component: &str,
+    pod: Value,
+) -> Result<Arc<Value>, StatusError> {
+    let made = try_make(storage, "", "pods", owner["metadata"]["namespace"].as_str(), pod);
+    match &made {
+        Ok(pod) => {
+            record(storage, owner, component, "SuccessfulCreate", &format!("Created pod: {}", name(pod)));
+        }
+        Err(error) => {
+            let message = format!("Error creating: {}", error.message());
+            record_warning(storage, owner, component, "FailedCreate", &message);
+        }
     }
+    made
 }

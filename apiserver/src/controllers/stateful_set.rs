@@ -13,12 +13,12 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use serde_json::{Value, json};
 
 use super::{
-    Controllers, change, delete, make, owners, record,
+    Controllers, change, delete, make, owners, record, record_warning,
     rollout::{
         PODS_AT_ONCE, PODS_MAX, PODS_OF_SET_MAX, ROOM_PAUSE, Stored, claim, controlled, count, is_ready,
         letters, name, owner_reference, pod_of, set_count, until_available,
     },
-    uid,
+    try_make, uid,
 };
 use crate::{
     json::json,
@@ -28,6 +28,7 @@ use crate::{
 };
 
 const REVISIONS: &str = "controllerrevisions.apps";
+const CONTROLLER: &str = "statefulset-controller";
 const CLAIMS: &str = "persistentvolumeclaims";
 const POD_NAME: &str = "statefulset.kubernetes.io/pod-name";
 const POD_INDEX: &str = "apps.kubernetes.io/pod-index";
@@ -171,7 +172,7 @@ fn settle(
             continue;
         }
         if pod["status"]["phase"] == "Pending" {
-            make_claims(storage, set, ordinal);
+            let _ = make_claims(storage, set, ordinal);
         }
         if !parallel && is_unavailable(storage, pod) {
             return;
@@ -219,7 +220,7 @@ fn settle(
 fn delete_pod(storage: &mut Storage, set: &Value, place: &Place, pod: &Value) {
     delete(storage, place, &Deletion::default());
     let message = format!("Delete Pod {} in StatefulSet {} successful", name(pod), name(set));
-    record(storage, set, "statefulset-controller", "SuccessfulDelete", &message);
+    record(storage, set, CONTROLLER, "SuccessfulDelete", &message);
 }
 
 /// Creates a Pod with its claims, of the current revision if the rollout does not reach its ordinal.
@@ -238,7 +239,11 @@ fn make_pod(
     if claims(set, ordinal).any(|(_, claim)| is_leaving(storage, place, set, &claim, &pod_name)) {
         return controllers.requeue(place, CLAIM_PAUSE);
     }
-    make_claims(storage, set, ordinal);
+    let what = format!("Pod {pod_name} in StatefulSet {}", name(set));
+    if let Err(why) = make_claims(storage, set, ordinal) {
+        record_failure(storage, set, &what, &why);
+        return controllers.requeue(place, ROOM_PAUSE);
+    }
     let rolling = &set["spec"]["updateStrategy"]["rollingUpdate"];
     let kept = match rolling["partition"].as_i64() {
         Some(partition) => partition,
@@ -267,10 +272,22 @@ fn make_pod(
     let own = own.filter(|volume| !volumes.iter().any(|one| one["name"] == volume["name"])).cloned();
     let all: Vec<Value> = volumes.iter().cloned().chain(own).collect();
     pod["spec"]["volumes"] = all.into();
-    let Some(pod) = make(storage, "", "pods", place.namespace(), pod) else { return };
-    own_claims(storage, set, &pod, ordinal, Fate::Kept);
-    let message = format!("Create Pod {pod_name} in StatefulSet {} successful", name(set));
-    record(storage, set, "statefulset-controller", "SuccessfulCreate", &message);
+    match try_make(storage, "", "pods", place.namespace(), pod) {
+        Ok(pod) => {
+            own_claims(storage, set, &pod, ordinal, Fate::Kept);
+            record(storage, set, CONTROLLER, "SuccessfulCreate", &format!("Create {what} successful"));
+        }
+        Err(error) => {
+            controllers.requeue(place, ROOM_PAUSE);
+            record_failure(storage, set, &what, error.message());
+        }
+    }
+}
+
+/// Says why a Pod or a claim was not created.
+fn record_failure(storage: &mut Storage, set: &Value, what: &str, why: &str) {
+    let message = format!("Create {what} failed error: {why}");
+    record_warning(storage, set, CONTROLLER, "FailedCreate", &message);
 }
 
 /// Sets the labels with the identity of a Pod.
@@ -305,18 +322,29 @@ fn is_leaving(storage: &Storage, place: &Place, set: &Value, claim: &Value, pod_
     is_terminating(claim) || (is_deleted && storage.get(&pod).is_none() && owners(claim).any(is_stale))
 }
 
-/// Creates the missing claims of a Pod.
-fn make_claims(storage: &mut Storage, set: &Value, ordinal: i64) {
+/// Creates the missing claims of a Pod. The error is why one of them is still missing.
+fn make_claims(storage: &mut Storage, set: &Value, ordinal: i64) -> Result<(), String> {
+    let mut made = Ok(());
     for (_, claim) in claims(set, ordinal) {
         let place = claim_place(set, &claim);
-        if storage.get(&place).is_some() || make(storage, "", CLAIMS, place.namespace(), claim).is_none() {
+        if storage.get(&place).is_some() {
             continue;
         }
-        let (set_name, claim) = (name(set), place.name());
-        let message =
-            format!("Create Claim {claim} Pod {set_name}-{ordinal} in StatefulSet {set_name} success");
-        record(storage, set, "statefulset-controller", "SuccessfulCreate", &message);
+        let (set_name, name) = (name(set), place.name());
+        match try_make(storage, "", CLAIMS, place.namespace(), claim) {
+            Ok(_) => {
+                let message =
+                    format!("Create Claim {name} Pod {set_name}-{ordinal} in StatefulSet {set_name} success");
+                record(storage, set, CONTROLLER, "SuccessfulCreate", &message);
+            }
+            Err(error) => {
+                let what = format!("Claim {name} for Pod {set_name}-{ordinal} in StatefulSet {set_name}");
+                record_failure(storage, set, &what, error.message());
+                made = Err(format!("failed to create PVC {name}: {}", error.message()));
+            }
+        }
     }
+    made
 }
 
 /// Whether the number of replicas includes a Pod.

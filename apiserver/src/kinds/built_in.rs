@@ -240,7 +240,6 @@ pub(crate) const BUILT_IN: &[BuiltIn] = &[
     BuiltIn {
         plural: "replicationcontrollers",
         kind: "ReplicationController",
-        lacks: "no Pods are created",
         short_names: &["rc"],
         categories: &["all"],
         status: true,

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::{
     kinds::Kind,
-    status::{Cause, StatusError, details, qualified},
+    status::{Cause, StatusBody, StatusError, details, qualified},
 };
 
 impl StatusError {
@@ -27,6 +27,11 @@ impl StatusError {
         }]);
         let message = format!("{} \"{name}\" is forbidden: {why}", kind.resource());
         StatusError::new(403, "Forbidden", message, Some(details))
+    }
+
+    pub(crate) fn is_namespace_terminating(&self) -> bool {
+        let StatusBody::Status(status) = &self.body else { return false };
+        status["details"]["causes"][0]["reason"] == "NamespaceTerminating"
     }
 
     pub(crate) fn not_found(kind: &Kind, name: &str) -> StatusError {

@@ -98,6 +98,7 @@ stories! {
     discovery
     endpoints
     events
+    failing
     forbidden
     functions
     jobs
@@ -378,6 +379,9 @@ impl Server {
             "cronjob-controller",
             "disruption-controller",
             "deployment-controller",
+            "replicaset-controller",
+            "replicationcontroller-controller",
+            "resourcequota-controller",
             "endpoints-controller",
             "endpointslice-controller",
             "horizontal-pod-autoscaler-controller",
