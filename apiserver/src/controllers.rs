@@ -331,13 +331,11 @@ impl Controllers {
         let collections = storage.kinds.collections().into_keys();
         let mut content: Vec<Place> = collections.flat_map(|name| storage.places(&name)).collect();
         content.retain(|content| content.namespace() == Some(place.name()));
-        let background = Deletion { propagation: Some(Propagation::Background), ..Deletion::default() };
-        for content in &content {
-            delete(storage, content, &background);
-        }
-        let left: Vec<_> =
-            content.iter().filter_map(|place| Some((place, storage.get(place)?.clone()))).collect();
-        if left.is_empty() {
+        // Nothing goes before the Pods that may use it.
+        let (pods, others) = content.into_iter().partition(|content| content.collection == "pods");
+        let pods = delete_all(storage, pods);
+        let left = if pods.is_empty() { delete_all(storage, others) } else { Vec::new() };
+        if pods.is_empty() && left.is_empty() {
             change(storage, place, Part::Finalize, |namespace| namespace["spec"]["finalizers"] = json!([]));
             return;
         }
@@ -350,9 +348,17 @@ impl Controllers {
     }
 }
 
-/// The conditions of a terminating namespace that still has content, with the messages of kube-controller-manager
-/// (pkg/controller/namespace/deletion/status_condition_utils.go).
-fn remaining(left: &[(&Place, Arc<Value>)]) -> [(&'static str, &'static str, &'static str, String); 5] {
+/// Deletes objects, with those that they own. Returns those that are still there.
+fn delete_all(storage: &mut Storage, places: Vec<Place>) -> Vec<(Place, Arc<Value>)> {
+    let background = Deletion { propagation: Some(Propagation::Background), ..Deletion::default() };
+    places.iter().for_each(|place| delete(storage, place, &background));
+    let left = places.into_iter().filter_map(|place| Some((storage.get(&place)?.clone(), place)));
+    left.map(|(object, place)| (place, object)).collect()
+}
+
+/// The conditions of a terminating namespace with this content, with the messages of kube-controller-manager
+/// (pkg/controller/namespace/deletion/status_condition_utils.go). It counts nothing while there are Pods.
+fn remaining(left: &[(Place, Arc<Value>)]) -> [(&'static str, &'static str, &'static str, String); 5] {
     let mut resources = BTreeMap::<String, usize>::new();
     let mut held = BTreeMap::<String, usize>::new();
     for (place, object) in left {
@@ -367,14 +373,21 @@ fn remaining(left: &[(&Place, Arc<Value>)]) -> [(&'static str, &'static str, &'s
         let each = counts.iter().map(|(what, count)| format!("{what} {verb} {count} resource instances"));
         each.collect::<Vec<_>>().join(", ")
     };
-    let (status, reason, message) = if held.is_empty() {
-        ("False", "ContentHasNoFinalizers", "All content-preserving finalizers finished".to_owned())
+    let fine = |kind, reason, message: &str| (kind, "False", reason, message.to_owned());
+    let content = if resources.is_empty() {
+        fine("NamespaceContentRemaining", "ContentRemoved", "All content successfully removed")
+    } else {
+        let message = format!("Some resources are remaining: {}", listed(&resources, "has"));
+        ("NamespaceContentRemaining", "True", "SomeResourcesRemain", message)
+    };
+    let finalizers = if held.is_empty() {
+        let message = "All content-preserving finalizers finished";
+        fine("NamespaceFinalizersRemaining", "ContentHasNoFinalizers", message)
     } else {
         let held = listed(&held, "in");
         let message = format!("Some content in the namespace has finalizers remaining: {held}");
-        ("True", "SomeFinalizersRemain", message)
+        ("NamespaceFinalizersRemaining", "True", "SomeFinalizersRemain", message)
     };
-    let fine = |kind, reason, message: &str| (kind, "False", reason, message.to_owned());
     [
         fine(
             "NamespaceDeletionDiscoveryFailure",
@@ -391,13 +404,8 @@ fn remaining(left: &[(&Place, Arc<Value>)]) -> [(&'static str, &'static str, &'s
             "ContentDeleted",
             "All content successfully deleted, may be waiting on finalization",
         ),
-        (
-            "NamespaceContentRemaining",
-            "True",
-            "SomeResourcesRemain",
-            format!("Some resources are remaining: {}", listed(&resources, "has")),
-        ),
-        ("NamespaceFinalizersRemaining", status, reason, message),
+        content,
+        finalizers,
     ]
 }
 

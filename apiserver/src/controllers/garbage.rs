@@ -4,10 +4,11 @@
 
 use serde_json::Value;
 
-use super::{change, delete, owner_place, owners, release, uid};
+use super::{change, delete, owner_place, owners, record_warning_once, release, uid};
 use crate::{
     kinds::{
         Part,
+        field_checks::text,
         metadata::{finalizers, is_terminating},
     },
     storage::{Place, Storage},
@@ -44,6 +45,9 @@ pub(crate) fn collect(storage: &mut Storage, place: &Place) {
     let mut states = Vec::new();
     for owner in owners(&object) {
         let state = state(storage, place, owner);
+        if is_elsewhere(storage, place, owner) {
+            report_elsewhere(storage, place, &object, owner);
+        }
         if state == Owner::Solid {
             keep.push(owner.clone());
         }
@@ -85,6 +89,36 @@ fn state(storage: &Storage, place: &Place, owner: &Value) -> Owner {
         Some(_) => Owner::Solid,
         None => Owner::Dangling,
     }
+}
+
+/// Whether an owner is in a namespace that is not its dependent's.
+fn is_elsewhere(storage: &Storage, dependent: &Place, owner: &Value) -> bool {
+    let has_uid = |object: &Value| object["metadata"]["uid"] == owner["uid"];
+    let Some(kind) = storage.kinds.by_kind(text(&owner["apiVersion"]), text(&owner["kind"])) else {
+        return false;
+    };
+    let place = owner_place(storage, dependent, owner);
+    let is_here = place.and_then(|place| storage.get(&place)).is_some_and(|object| has_uid(object));
+    let all = storage.collection(&kind.stored_in()).into_iter().flat_map(|all| all.objects.values());
+    kind.namespaced && !is_here && all.into_iter().any(|object| has_uid(object))
+}
+
+fn report_elsewhere(storage: &mut Storage, place: &Place, dependent: &Value, owner: &Value) {
+    let (namespace, of) = (place.namespace().unwrap_or_default(), |field: &str| text(&owner[field]));
+    let message = format!(
+        "ownerRef [{}/{}, namespace: {namespace}, name: {}, uid: {}] does not exist in namespace {namespace:?}",
+        of("apiVersion"),
+        of("kind"),
+        of("name"),
+        of("uid")
+    );
+    record_warning_once(
+        storage,
+        dependent,
+        "garbage-collector-controller",
+        "OwnerRefInvalidNamespace",
+        &message,
+    );
 }
 
 /// Whether an object is in foreground deletion.
