@@ -255,6 +255,7 @@ impl Controllers {
         }
         if collection == "persistentvolumes" || collection == "storageclasses.storage.k8s.io" {
             self.queue.extend(volume::waiting_claims(storage));
+            self.queue.extend(change.after.as_deref().and_then(volume::claim_of));
         }
         if collection == "pods" {
             let pods = [&change.before, &change.after];

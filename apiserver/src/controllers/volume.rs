@@ -45,6 +45,12 @@ pub(crate) fn waiting_claims(storage: &Storage) -> Vec<Place> {
     waiting.map(|(key, _)| Place { collection: CLAIMS.to_owned(), key: key.clone() }).collect()
 }
 
+/// The claim of a volume, which takes over some of its fields.
+pub(crate) fn claim_of(volume: &Value) -> Option<Place> {
+    let reference = &volume["spec"]["claimRef"];
+    Some(Place::new(CLAIMS, Some(reference["namespace"].as_str()?), reference["name"].as_str()?))
+}
+
 /// Reconciles a claim: binds it, expands it, or lets it go.
 pub(crate) fn claim(storage: &mut Storage, place: &Place, claim: &Value) {
     if is_terminating(claim) {
@@ -95,6 +101,8 @@ pub(crate) fn claim(storage: &mut Storage, place: &Place, claim: &Value) {
         claim["status"]["phase"] = "Bound".into();
         claim["status"]["accessModes"] = volume["spec"]["accessModes"].clone();
         claim["status"]["capacity"] = volume["spec"]["capacity"].clone();
+        claim["status"]["currentVolumeAttributesClassName"] =
+            volume["spec"]["volumeAttributesClassName"].clone();
     });
 }
 
