@@ -68,7 +68,7 @@ fn verbs(kind: &Kind) -> &'static [&'static str] {
 fn subresource_verbs(name: &str) -> &'static [&'static str] {
     match name {
         "finalize" => &["update"],
-        "eviction" | "token" => &["create"],
+        "binding" | "eviction" | "token" => &["create"],
         "log" => &["get"],
         "exec" => &["create", "get"],
         _ => &["get", "patch", "update"],
@@ -79,6 +79,7 @@ fn subresource_verbs(name: &str) -> &'static [&'static str] {
 fn subresource_kind(name: &str) -> Option<Value> {
     match name {
         "scale" => Some(json!({"group": "autoscaling", "version": "v1", "kind": "Scale"})),
+        "binding" => Some(json!({"kind": "Binding"})),
         "eviction" => Some(json!({"group": "policy", "version": "v1", "kind": "Eviction"})),
         "exec" => Some(json!({"kind": "PodExecOptions"})),
         "token" => Some(json!({"group": "authentication.k8s.io", "version": "v1", "kind": "TokenRequest"})),

@@ -87,8 +87,6 @@ pub(crate) enum Part {
     Status,
     /// `spec.finalizers` of a Namespace.
     Finalize,
-    /// `spec.nodeName` of a Pod, which the scheduler sets.
-    Binding,
 }
 
 impl Kind {
@@ -395,7 +393,7 @@ impl Kind {
             "" => return names,
             "CertificateSigningRequest" => names.push("approval"),
             "Namespace" => names.push("finalize"),
-            "Pod" => names.extend(["eviction", "exec", "log"]),
+            "Pod" => names.extend(["binding", "eviction", "exec", "log"]),
             "ServiceAccount" => names.push("token"),
             _ => {}
         }

@@ -21,7 +21,7 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Not supported: answers in protobuf, and these subresources: attach, portforward, proxy, binding, ephemeralcontainers, resize.
+//! Not supported: answers in protobuf, and these subresources: attach, portforward, proxy, ephemeralcontainers, resize.
 //!
 //! The modules, from the connection down. Each module uses only the modules below it:
 //!
@@ -32,8 +32,8 @@
 //! controllers/    garbage collector, namespaces, rollout (Deployments), replica_set (and ReplicationControllers), stateful_set,
 //!                 daemon_set, volume (claims and volumes), account_secret (tokens), endpoints, job (Jobs, CronJobs), disruption, quota, role (aggregation), a
 //!                 simulated kubelet
-//! verbs/          read (get, list), watch, write (create, update, apply), patch, delete, scale; served_kinds
-//!                 (the kinds of CRDs), table (the output of `kubectl get`)
+//! verbs/          read (get, list), watch, write (create, update, apply), patch, delete, bind, scale;
+//!                 served_kinds (the kinds of CRDs), table (the output of `kubectl get`)
 //! admission/      what may change or refuse a write: plugins of kube-apiserver, among them limit_ranges, quotas and
 //!                 pod_security; policies, webhooks and the calls of them
 //! conversions     calls of the conversion webhooks of CRDs

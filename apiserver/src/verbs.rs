@@ -5,6 +5,7 @@ pub(crate) mod watch;
 pub(crate) mod write;
 pub(crate) mod patch;
 pub(crate) mod delete;
+pub(crate) mod bind;
 pub(crate) mod put_status;
 pub(crate) mod store;
 pub(crate) mod scale;

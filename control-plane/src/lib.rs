@@ -437,6 +437,37 @@ impl ControlPlane {
     }
 }
 
+/// Programs of Kubernetes that run on any API server. They end with this.
+pub struct Components {
+    _processes: Vec<Process>,
+    _dir: TempDir,
+}
+
+impl Components {
+    /// Whether these programs are in `KUBEBUILDER_ASSETS`, which has no kube-scheduler if `setup-envtest` made it.
+    pub fn are_there(names: &[&str]) -> bool {
+        assets().is_some_and(|assets| names.iter().all(|name| assets.join(name).exists()))
+    }
+
+    /// Starts programs, such as kube-scheduler, with all of their controllers.
+    pub fn start(names: &[&str], kubeconfig: &str) -> Components {
+        let dir = tempfile::Builder::new().prefix("listwatch-components-").tempdir().unwrap();
+        let file = dir.path().join("kubeconfig");
+        fs::write(&file, kubeconfig).unwrap();
+        let spawn = |name: &&str| {
+            let flag = [
+                ("kubeconfig", file.display().to_string()),
+                ("leader-elect", "false".to_owned()),
+                ("bind-address", "127.0.0.1".to_owned()),
+                ("secure-port", free_port().to_string()),
+            ];
+            Process::spawn(dir.path(), &binary(name), &flags(&flag))
+        };
+        let processes = names.iter().map(spawn).collect();
+        Components { _processes: processes, _dir: dir }
+    }
+}
+
 fn flags(flags: &[(&str, String)]) -> Vec<String> {
     flags.iter().map(|(name, value)| format!("--{name}={value}")).collect()
 }

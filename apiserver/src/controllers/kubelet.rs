@@ -15,9 +15,15 @@ use super::{
 };
 use crate::{
     discovery::GIT_VERSION,
-    kinds::{Part, conditions::set_condition, field_checks::each, metadata::is_terminating, pods::is_gated},
+    kinds::{
+        Part,
+        conditions::{set_condition, set_pod_condition},
+        field_checks::each,
+        metadata::is_terminating,
+        pods::is_gated,
+    },
     storage::{Place, Storage},
-    verbs::delete::Deletion,
+    verbs::{bind::bind, delete::Deletion},
 };
 
 /// How often the kubelet renews its Lease: `nodeLeaseDurationSeconds` / 4. In an idle cluster, these writes raise the
@@ -91,11 +97,13 @@ pub(crate) fn pod(controllers: &mut Controllers, storage: &mut Storage, place: &
             return unschedulable(storage, place, pod, &message);
         }
         let now = storage.clock.time();
-        change(storage, place, Part::Binding, |pod| pod["spec"]["nodeName"] = NODE.into());
-        change(storage, place, Part::Status, |pod| {
-            set_pod_condition(pod, "PodScheduled", "True", None, &now);
-            pod["status"]["startTime"] = now.as_str().into();
-        });
+        let kind = storage.kinds.built_in("", "pods");
+        let binding = json!({"metadata": {"name": place.name()}, "target": {"name": NODE}});
+        if let Err(error) = bind(storage, &kind, place, &binding, false) {
+            tracing::debug!(%place, why = error.message(), "the scheduler could not bind");
+            return;
+        }
+        change(storage, place, Part::Status, |pod| pod["status"]["startTime"] = now.as_str().into());
         let message = format!("Successfully assigned {} to {NODE}", place.key);
         record(storage, pod, "default-scheduler", "Scheduled", &message);
         return;
@@ -403,12 +411,4 @@ fn container_status(container: &Value, simulate: &str, cycle: &Cycle, place: &Pl
     let is_ready = is_running && !matches!(simulate, "crash" | "unready");
     json!({"name": name, "image": image, "imageID": "", "ready": is_ready, "started": is_running,
         "restartCount": restarts, "lastState": last_state, "state": state})
-}
-
-fn set_pod_condition(pod: &mut Value, kind: &str, status: &str, reason: Option<&str>, now: &str) {
-    set_condition(pod, kind, status, reason.unwrap_or_default(), "", now);
-    let conditions = pod["status"]["conditions"].as_array_mut();
-    for condition in conditions.into_iter().flatten().filter_map(Value::as_object_mut) {
-        condition.retain(|field, value| !matches!(field.as_str(), "reason" | "message") || *value != "");
-    }
 }

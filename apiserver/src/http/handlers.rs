@@ -23,6 +23,7 @@ use crate::{
     status::{Cause, StatusError, details},
     storage::{Place, Storage, lock},
     verbs::{
+        bind::bind as bind_pod,
         delete::{self, Deleted},
         patch::{self, Patch},
         read::{List, Page, Version},
@@ -277,9 +278,28 @@ pub(crate) fn evict(
     let mut deletion = deletion(&eviction["deleteOptions"])?;
     deletion.dry_run |= request.query.dry_run("CreateOptions")?;
     evict_pod(&mut server.storage_for(request), kind, place, &eviction, &deletion)?;
-    let success =
-        json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
-    Ok(Answer::json(201, success))
+    Ok(created())
+}
+
+/// Assigns a Pod to a node.
+pub(crate) fn bind(
+    server: &Server,
+    request: &Request,
+    kind: &Kind,
+    place: &Place,
+) -> Result<Answer, StatusError> {
+    let binding = request.object("Binding", "Binding")?;
+    let dry_run = request.query.dry_run("CreateOptions")?;
+    bind_pod(&mut server.storage_for(request), kind, place, &binding, dry_run)?;
+    Ok(created())
+}
+
+/// The answer to a POST that has no object.
+fn created() -> Answer {
+    Answer::json(
+        201,
+        json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}),
+    )
 }
 
 /// Deletes the objects of a list, and answers with the list.

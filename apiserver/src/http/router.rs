@@ -126,15 +126,13 @@ async fn resource(
         return Err(StatusError::bad_request(format!("Name parameter invalid: {name:?}: may not {what}")));
     }
     let place = Place::new(kind.stored_in(), path.namespace.as_deref(), name);
-    if path.subresource.as_deref() == Some("eviction") && kind.built_in() == "Pod" {
-        return match *method {
-            Method::POST => handlers::evict(server, request, &kind, &place),
-            _ => Err(StatusError::method_not_allowed()),
-        };
-    }
-    if kind.built_in() == "ServiceAccount" && path.subresource.as_deref() == Some("token") {
-        return match *method {
-            Method::POST => reviews::token(server, request, &place),
+    let only_created = [("Pod", "binding"), ("Pod", "eviction"), ("ServiceAccount", "token")];
+    let subresource = path.subresource.as_deref().unwrap_or_default();
+    if only_created.contains(&(kind.built_in(), subresource)) {
+        return match (method, subresource) {
+            (&Method::POST, "binding") => handlers::bind(server, request, &kind, &place),
+            (&Method::POST, "eviction") => handlers::evict(server, request, &kind, &place),
+            (&Method::POST, _) => reviews::token(server, request, &place),
             _ => Err(StatusError::method_not_allowed()),
         };
     }

@@ -7,14 +7,8 @@ use crate::{
 };
 
 /// Subresources of kube-apiserver that this server does not support. kubectl needs `pods/ephemeralcontainers` for `debug`.
-const NOT_SERVED: [&str; 6] = [
-    "nodes/proxy",
-    "pods/proxy",
-    "services/proxy",
-    "pods/binding",
-    "pods/ephemeralcontainers",
-    "pods/resize",
-];
+const NOT_SERVED: [&str; 5] =
+    ["nodes/proxy", "pods/proxy", "services/proxy", "pods/ephemeralcontainers", "pods/resize"];
 
 /// The part of the object that a path names.
 #[derive(Clone, Copy, Debug, PartialEq)]

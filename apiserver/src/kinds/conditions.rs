@@ -28,3 +28,11 @@ pub(crate) fn set_condition(
         None => conditions.push(new),
     }
 }
+
+pub(crate) fn set_pod_condition(pod: &mut Value, kind: &str, status: &str, reason: Option<&str>, now: &str) {
+    set_condition(pod, kind, status, reason.unwrap_or_default(), "", now);
+    let conditions = pod["status"]["conditions"].as_array_mut();
+    for condition in conditions.into_iter().flatten().filter_map(Value::as_object_mut) {
+        condition.retain(|field, value| !matches!(field.as_str(), "reason" | "message") || *value != "");
+    }
+}

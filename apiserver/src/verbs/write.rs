@@ -331,7 +331,7 @@ pub(crate) fn update(
     if part == Part::Main && kind.built_in() == "Namespace" {
         restore(&mut after["spec"], &before_view["spec"], "finalizers");
     }
-    // Writes to `finalize` and `binding` do not change managedFields.
+    // A write to `finalize` does not change managedFields.
     if matches!(part, Part::Main | Part::Status) {
         finish(storage, kind, Some(&before_view), &mut after, managed, options);
     }
@@ -416,11 +416,6 @@ fn merged(kind: &Kind, part: Part, mut written: Value, before: &Value) -> Value 
             after["spec"]["finalizers"] = written["spec"]["finalizers"].take();
             after
         }
-        Part::Binding => {
-            let mut after = before.clone();
-            after["spec"]["nodeName"] = written["spec"]["nodeName"].take();
-            after
-        }
     }
 }
 
@@ -494,7 +489,7 @@ fn leave_part(kind: &Kind, part: Part, applied: &mut Value) {
                 metadata.remove("labels");
             }
         }
-        Part::Main | Part::Finalize | Part::Binding => {}
+        Part::Main | Part::Finalize => {}
     }
 }
 
@@ -553,7 +548,12 @@ pub(crate) fn check_fixed(kind: &Kind, name: &str, after: &Value, before: &Value
     Ok(())
 }
 
-fn check_version(kind: &Kind, place: &Place, object: &Value, before: &Value) -> Result<(), StatusError> {
+pub(crate) fn check_version(
+    kind: &Kind,
+    place: &Place,
+    object: &Value,
+    before: &Value,
+) -> Result<(), StatusError> {
     let (name, metadata) = (place.name(), &object["metadata"]);
     match metadata["resourceVersion"].as_str().unwrap_or_default() {
         "" | "0" if kind.needs_version() => return Err(StatusError::version_required(kind, name)),

@@ -83,6 +83,7 @@ stories! {
     accounts
     applying
     autoscaling
+    bindings
     budgets
     claims
     classes

@@ -15,6 +15,7 @@ mod go_terms;
 
 mod apply;
 mod bad_input;
+mod components;
 mod contract;
 mod forbidden;
 mod kinds;
