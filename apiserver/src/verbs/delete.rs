@@ -153,10 +153,10 @@ fn hold(kind: &Kind, object: &mut Value, propagation: Option<Propagation>) {
             Propagation::Orphan => list.push("orphan"),
         }
     }
-    // A delete of a Job orphans its Pods, unless it says otherwise.
+    // A delete of these kinds orphans the Pods, unless it says otherwise.
     let is_decided =
         propagation.is_some() || list.contains(&"foregroundDeletion") || list.contains(&"orphan");
-    if kind.built_in() == "Job" && !is_decided {
+    if ["Job", "ReplicationController"].contains(&kind.built_in()) && !is_decided {
         list.push("orphan");
     }
     if begins_crd && !list.contains(&CRD_FINALIZER) {
