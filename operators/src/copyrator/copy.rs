@@ -67,7 +67,7 @@ const ENTRY_BYTES: usize = 128;
 const MARK_LENGTH_MAX: usize = 63 + 1 + 253;
 
 /// A kind of which objects can be copied.
-pub trait Copyable: Resource + Clone + Serialize {
+pub trait Copyable: Resource + Clone + Default + Serialize {
     /// The `ruleType`.
     const RULE_TYPE: RuleType;
 

@@ -226,8 +226,8 @@ impl<K: Copyable> Copies<K> {
         let CopyPlan { steps, left, has_writes_left, versions, failures, sources, wanted, copies } = plan(
             &order.rule,
             spec,
+            sources,
             View {
-                sources,
                 targets,
                 ours,
                 find: &|key| self.watch.get(key),

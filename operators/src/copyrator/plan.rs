@@ -13,6 +13,7 @@ mod tests;
 
 use std::{
     collections::{BTreeMap, HashSet},
+    mem,
     sync::Arc,
 };
 
@@ -105,14 +106,34 @@ impl<K: Copyable> CopyStep<K> {
         }
     }
 
+    fn original(&self) -> Option<&Original<K>> {
+        match self {
+            CopyStep::Create(original, _) | CopyStep::Check(original, _) | CopyStep::Verify(original, _) => {
+                Some(original)
+            }
+            CopyStep::Delete(_) => None,
+        }
+    }
+
     /// The bytes of its source.
     #[must_use]
     pub fn bytes(&self) -> usize {
+        self.original().map_or(0, Original::bytes)
+    }
+
+    /// The digest of the copy, empty for none.
+    #[must_use]
+    pub fn digest(&self) -> SmolStr {
+        self.original().map(Original::digest).cloned().unwrap_or_default()
+    }
+
+    /// In which order the kinds of steps are done.
+    fn order(&self) -> usize {
         match self {
-            CopyStep::Create(original, _) | CopyStep::Check(original, _) | CopyStep::Verify(original, _) => {
-                original.bytes()
-            }
-            CopyStep::Delete(_) => 0,
+            CopyStep::Create(..) => 0,
+            CopyStep::Check(..) => 1,
+            CopyStep::Delete(_) => 2,
+            CopyStep::Verify(..) => 3,
         }
     }
 
@@ -124,20 +145,10 @@ impl<K: Copyable> CopyStep<K> {
             CopyStep::Verify(..) => false,
         }
     }
-
-    /// The digest of the copy, empty for none.
-    #[must_use]
-    pub fn digest(&self) -> SmolStr {
-        match self {
-            CopyStep::Create(original, _) | CopyStep::Check(original, _) | CopyStep::Verify(original, _) => {
-                original.digest().clone()
-            }
-            CopyStep::Delete(_) => SmolStr::default(),
-        }
-    }
 }
 
 /// The steps for the copies of one rule and kind.
+#[derive(Default)]
 pub struct CopyPlan<K> {
     /// Copies to create first, then to check, to delete and to verify. At most [`View::steps_max`] of each.
     pub steps: Vec<CopyStep<K>>,
@@ -159,6 +170,7 @@ pub struct CopyPlan<K> {
 }
 
 /// The objects that match the selector of a rule, at one moment.
+#[derive(Default)]
 pub struct Sources<K> {
     /// Those to copy.
     pub readable: Vec<Arc<K>>,
@@ -166,16 +178,8 @@ pub struct Sources<K> {
     pub left_out: Vec<Arc<Broken>>,
 }
 
-impl<K> Default for Sources<K> {
-    fn default() -> Sources<K> {
-        Sources { readable: Vec::new(), left_out: Vec::new() }
-    }
-}
-
 /// The state of the cluster for a [`plan`].
 pub struct View<'a, K> {
-    /// The objects that match the selector.
-    pub sources: Sources<K>,
     /// The namespaces that get copies.
     pub targets: &'a [SmolStr],
     /// The copies of this rule.
@@ -197,126 +201,150 @@ pub struct View<'a, K> {
 
 /// The steps that make the copies of `rule` complete.
 #[must_use]
-pub fn plan<K: Copyable>(rule: &CopyratorRule, spec: &CopyratorSpec, view: View<'_, K>) -> CopyPlan<K> {
+pub fn plan<K: Copyable>(
+    rule: &CopyratorRule,
+    spec: &CopyratorSpec,
+    sources: Sources<K>,
+    view: View<'_, K>,
+) -> CopyPlan<K> {
     let shared = Arc::new(spec.clone());
-    let mut plan = CopyPlan {
-        steps: Vec::new(),
-        left: 0,
-        has_writes_left: false,
-        versions: Vec::new(),
-        failures: Vec::new(),
-        sources: 0,
-        wanted: 0,
-        copies: 0,
-    };
-    let [mut creates, mut checks, mut deletes, mut verifications] = [const { Vec::new() }; 4];
-    // Returns whether the step is due.
-    let mut add = |steps: &mut Vec<CopyStep<K>>, step: CopyStep<K>| {
-        if !(view.is_due)(&step) {
+    let (sync, steps, plan) = (spec.sync_policy, Default::default(), CopyPlan::default());
+    let mut planner = Planner { sync, view, steps, plan };
+    let sources = planner.choose(sources);
+    planner.plan.sources = sources.to_copy.len();
+    for source in sources.to_copy.values() {
+        let original = Arc::new(Original::new(rule, &shared, Arc::clone(source)));
+        planner.plan.versions.push(original.version());
+        for namespace in planner.view.targets {
+            let place = Key { namespace: Some(namespace.clone()), name: original.name().clone() };
+            if !sources.places.contains(&place) {
+                planner.copy(&original, namespace, &place);
+            }
+        }
+    }
+    planner.delete_all_but(&sources);
+    planner.plan.steps = planner.steps.into_iter().flatten().collect();
+    planner.plan
+}
+
+/// The sources of a rule, by their names.
+struct Chosen<K> {
+    /// The oldest source of each name.
+    to_copy: BTreeMap<SmolStr, Arc<K>>,
+    /// The names whose copies stay as they are: there is no room for the oldest source.
+    staying: HashSet<SmolStr>,
+    /// Where the sources are. None of these places gets a copy.
+    places: HashSet<Key>,
+}
+
+/// A plan in the making.
+struct Planner<'a, K> {
+    sync: SyncPolicy,
+    view: View<'a, K>,
+    /// In the order of [`CopyStep::order`].
+    steps: [Vec<CopyStep<K>>; 4],
+    plan: CopyPlan<K>,
+}
+
+impl<K: Copyable> Planner<'_, K> {
+    /// Of the sources of one name, the oldest one is copied. The others fail, and so do those without content.
+    fn choose(&mut self, sources: Sources<K>) -> Chosen<K> {
+        let (mut to_copy, mut places) = (BTreeMap::<SmolStr, Arc<K>>::new(), HashSet::new());
+        let mut readable = sources.readable;
+        // A copy of any rule is never a source, whatever the selector selects.
+        readable.retain(|source| {
+            !is_bound_to_its_namespace(&**source) && source.metadata().labels.get(LABEL).is_none()
+        });
+        readable.sort_by_key(|source| age(source.metadata()));
+        for source in readable {
+            places.insert(source.key());
+            if let Some(winner) = to_copy.get(&source.metadata().name) {
+                let message = format!("{} is older and has the same name; rename one of them", winner.key());
+                self.plan.failures.push(failure(&source.key(), OLDER_WINS, message));
+            } else {
+                to_copy.insert(source.metadata().name.clone(), source);
+            }
+        }
+        let mut staying = HashSet::new();
+        for Broken { metadata, error, .. } in sources.left_out.iter().map(|broken| &**broken) {
+            places.insert(metadata.key());
+            let message = format!("{error}: its copies stay as they are");
+            self.plan.failures.push(failure(&metadata.key(), SOURCE_TOO_LARGE, message));
+            if to_copy.get(&metadata.name).is_none_or(|oldest| age(metadata) < age(oldest.metadata())) {
+                staying.insert(metadata.name.clone());
+            }
+        }
+        to_copy.retain(|name, _| !staying.contains(name));
+        Chosen { to_copy, staying, places }
+    }
+
+    /// Plans the copy in one namespace.
+    fn copy(&mut self, original: &Arc<Original<K>>, namespace: &SmolStr, place: &Key) {
+        let step = |step: fn(Arc<Original<K>>, SmolStr) -> CopyStep<K>| {
+            step(Arc::clone(original), namespace.clone())
+        };
+        let Some(copied) = (self.view.find)(place) else {
+            if !(self.view.was_created)(original, namespace) {
+                self.plan.wanted += 1;
+                self.add(step(CopyStep::Create));
+            }
+            return;
+        };
+        self.plan.wanted += 1;
+        match copied.mark.as_ref().map(|mark| (mark, (self.view.maker)(mark))) {
+            _ if copied.metadata().is_terminating() => {
+                self.plan.failures.push(terminating(copied.metadata()));
+            }
+            Some((mark, Maker::Us)) if original.is_up_to_date(mark) => {
+                // A pause means that somebody had changed the copy, and may have done so again.
+                let is_so =
+                    self.sync == SyncPolicy::Once || copied.is_verified() || self.add(step(CopyStep::Verify));
+                self.plan.copies += usize::from(is_so);
+            }
+            Some((_, Maker::Older(other))) => {
+                self.plan.failures.push(failure(place, OLDER_WINS, older(&other)));
+            }
+            Some((_, Maker::Us | Maker::Younger | Maker::Gone)) | None => {
+                self.add(step(CopyStep::Check));
+            }
+        }
+    }
+
+    /// Plans the deletion of the copies that are no longer wanted.
+    fn delete_all_but(&mut self, sources: &Chosen<K>) {
+        let targets: HashSet<&SmolStr> = self.view.targets.iter().collect();
+        for copied in mem::take(&mut self.view.ours) {
+            let metadata = copied.metadata();
+            let Some(namespace) = &metadata.namespace else { continue };
+            let is_wanted = sources.staying.contains(&metadata.name)
+                || sources.to_copy.contains_key(&metadata.name)
+                    && targets.contains(namespace)
+                    && !sources.places.contains(&copied.key());
+            if !is_wanted && !metadata.is_terminating() && (self.view.is_active)(namespace) {
+                self.add(CopyStep::Delete(copied));
+            }
+        }
+    }
+
+    /// Adds a step, if it is due. Returns whether it is.
+    fn add(&mut self, step: CopyStep<K>) -> bool {
+        if !(self.view.is_due)(&step) {
             return false;
         }
-        if steps.len() < view.steps_max {
+        let steps = &mut self.steps[step.order()];
+        if steps.len() < self.view.steps_max {
             steps.push(step);
         } else {
-            plan.left += 1;
-            plan.has_writes_left |= step.writes();
+            self.plan.left += 1;
+            self.plan.has_writes_left |= step.writes();
         }
         true
-    };
-    let Sources { readable, left_out } = view.sources;
-    let mut groups = by_name(readable);
-    let mut stay = HashSet::new();
-    for Broken { metadata, error, .. } in left_out.iter().map(|broken| &**broken) {
-        let message = format!("{error}: its copies stay as they are");
-        plan.failures.push(failure(&metadata.key(), SOURCE_TOO_LARGE, message));
-        let oldest = groups.get(&metadata.name).and_then(|group| group.first());
-        if oldest.is_none_or(|oldest| age(metadata) < age(oldest.metadata())) {
-            stay.insert(metadata.name.clone());
-        }
     }
-    groups.retain(|name, _| !stay.contains(name));
-    let has_source_in = |group: &[Arc<K>], namespace: &SmolStr| {
-        let is_in = |source: &ObjectMeta| source.namespace.as_ref() == Some(namespace);
-        let is_left_out = |name: &SmolStr| {
-            left_out.iter().any(|broken| broken.metadata.name == *name && is_in(&broken.metadata))
-        };
-        group.iter().any(|source| is_in(source.metadata()))
-            || group.first().is_some_and(|first| is_left_out(&first.metadata().name))
-    };
-    for group in groups.values() {
-        let Some((winner, losers)) = group.split_first() else { continue };
-        plan.sources += 1;
-        let key = winner.key();
-        for loser in losers {
-            let message = format!("{key} is older and has the same name; rename one of them");
-            plan.failures.push(failure(&loser.key(), OLDER_WINS, message));
-        }
-        let original = Arc::new(Original::new(rule, &shared, Arc::clone(winner)));
-        plan.versions.push(original.version());
-        for namespace in view.targets.iter().filter(|namespace| !has_source_in(group, namespace)) {
-            let place = Key { namespace: Some(namespace.clone()), name: key.name.clone() };
-            let Some(copied) = (view.find)(&place) else {
-                if !(view.was_created)(&original, namespace) {
-                    plan.wanted += 1;
-                    add(&mut creates, CopyStep::Create(Arc::clone(&original), namespace.clone()));
-                }
-                continue;
-            };
-            match copied.mark.as_ref().map(|mark| (mark, (view.maker)(mark))) {
-                _ if copied.metadata().is_terminating() => {
-                    plan.failures.push(terminating(copied.metadata()));
-                }
-                Some((mark, Maker::Us)) if original.is_up_to_date(mark) => {
-                    let verify = || CopyStep::Verify(Arc::clone(&original), namespace.clone());
-                    // A pause means that somebody had changed the copy, and may have done so again.
-                    let is_so = spec.sync_policy == SyncPolicy::Once
-                        || copied.is_verified()
-                        || add(&mut verifications, verify());
-                    plan.copies += usize::from(is_so);
-                }
-                Some((_, Maker::Older(other))) => {
-                    plan.failures.push(failure(&place, OLDER_WINS, older(&other)));
-                }
-                Some((_, Maker::Us | Maker::Younger | Maker::Gone)) | None => {
-                    add(&mut checks, CopyStep::Check(Arc::clone(&original), namespace.clone()));
-                }
-            }
-            plan.wanted += 1;
-        }
-    }
-    let targets: HashSet<&SmolStr> = view.targets.iter().collect();
-    let unwanted = view.ours.into_iter().filter(|copied| {
-        let metadata = copied.metadata();
-        let Some(namespace) = &metadata.namespace else { return false };
-        let group = groups.get(&metadata.name).filter(|group| !has_source_in(group, namespace));
-        let is_wanted = (group.is_some() && targets.contains(namespace)) || stay.contains(&metadata.name);
-        !is_wanted && !metadata.is_terminating() && (view.is_active)(namespace)
-    });
-    for copied in unwanted {
-        add(&mut deletes, CopyStep::Delete(copied));
-    }
-    plan.steps = [creates, checks, deletes, verifications].into_iter().flatten().collect();
-    plan
 }
 
 /// Of two sources with one name, the one with the lower age is copied.
 fn age(source: &ObjectMeta) -> (Option<Timestamp>, Key) {
     (source.creation_timestamp, source.key())
-}
-
-/// The sources of each name, the oldest first.
-fn by_name<K: Copyable>(sources: Vec<Arc<K>>) -> BTreeMap<SmolStr, Vec<Arc<K>>> {
-    let mut groups = BTreeMap::<SmolStr, Vec<Arc<K>>>::new();
-    for source in sources {
-        // A copy of any rule is never a source, whatever the selector selects.
-        if !is_bound_to_its_namespace(&*source) && source.metadata().labels.get(LABEL).is_none() {
-            groups.entry(source.metadata().name.clone()).or_default().push(source);
-        }
-    }
-    for group in groups.values_mut() {
-        group.sort_by_key(|source| age(source.metadata()));
-    }
-    groups
 }
 
 /// A failure of the copy `key`.

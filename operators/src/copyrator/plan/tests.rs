@@ -84,8 +84,8 @@ impl Model {
         plan(
             rule,
             spec,
+            sources_of(readable, left_out),
             View {
-                sources: sources_of(readable, left_out),
                 targets: &targets,
                 ours: ours.collect(),
                 find: &|key| self.copied(key),
@@ -425,7 +425,6 @@ fn plan_of(
     let rule = rule("r1", OLD, &json!({"namespaces": ["src", "other"]}));
     let targets: Vec<SmolStr> = targets.iter().map(SmolStr::new).collect();
     let view = View {
-        sources,
         targets: &targets,
         ours: Vec::new(),
         find: &|_| None,
@@ -435,7 +434,7 @@ fn plan_of(
         steps_max,
         is_active: &|_| true,
     };
-    let plan = plan(&rule, rule.spec.as_ref().expect("readable"), view);
+    let plan = plan(&rule, rule.spec.as_ref().expect("readable"), sources, view);
     let steps = plan.steps.iter().map(|step| step.key().to_string()).collect();
     (plan, steps)
 }
