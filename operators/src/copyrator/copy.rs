@@ -302,17 +302,13 @@ impl Mark {
     }
 }
 
-/// The paths of the labels and annotations that an earlier version of the source had, and the copy still has.
-pub(super) fn stale(live: &ObjectMeta, desired: &ObjectMeta) -> impl Iterator<Item = String> {
-    let keys = |mark| live.annotations.get(mark).unwrap_or_default().split(',');
-    let is_stale = |live: Option<&str>, desired: Option<&str>| live.is_some() && desired.is_none();
-    let labels = keys(LABELS).filter(move |key| is_stale(live.labels.get(key), desired.labels.get(key)));
-    let annotations = keys(ANNOTATIONS)
-        .filter(move |key| is_stale(live.annotations.get(key), desired.annotations.get(key)));
-    let mark = live.annotations.get(ANNOTATIONS).filter(|_| desired.annotations.get(ANNOTATIONS).is_none());
-    let annotations = annotations.chain(mark.map(|_| ANNOTATIONS));
-    let path = |map: &str, key: &str| format!("/metadata/{map}/{}", key.replace('/', "~1"));
-    labels.map(move |key| path("labels", key)).chain(annotations.map(move |key| path("annotations", key)))
+/// The paths of the labels and annotations of a copy that are ours, also if the source has lost them since.
+pub(super) fn owned(ObjectMeta { labels, annotations, .. }: &ObjectMeta) -> Vec<String> {
+    let keys = |mark| annotations.get(mark).unwrap_or_default().split(',');
+    let labels = keys(LABELS).filter(|key| labels.get(key).is_some()).map(|key| ("labels", key));
+    let copied = keys(ANNOTATIONS).filter(|key| annotations.get(key).is_some()).chain([LABELS, ANNOTATIONS]);
+    let all = labels.chain(copied.map(|key| ("annotations", key)));
+    all.map(|(map, key)| format!("/metadata/{map}/{}", key.replace('/', "~1"))).collect()
 }
 
 /// The copy `desired` with the content, the labels and the annotations of `live`, which somebody may have edited.

@@ -20,12 +20,12 @@ use std::{
 use listwatch::resource::{
     Key, MANAGED_BY, ObjectMeta, Resource, Timestamp, diff, kinds::Namespace, list::Broken,
 };
-use serde_json::{Value, json};
+use serde_json::Value;
 use smol_str::SmolStr;
 
 use super::{
     Glob,
-    copy::{Copied, Copyable, LABEL, Mark, Original, stale},
+    copy::{Copied, Copyable, LABEL, Mark, Original, owned},
     types::{ConflictPolicy, CopyFailure, CopyratorRule, CopyratorSpec, SyncPolicy},
 };
 
@@ -453,9 +453,8 @@ fn keeper(live: &ObjectMeta) -> Option<String> {
 
 /// The operations that make the metadata and the content of `live` as desired.
 fn differences<K: Copyable>(live: &K, desired: &K) -> (Vec<Value>, Vec<Value>) {
-    let mut operations = diff::between(live, desired, &[]);
-    let stale = stale(live.metadata(), desired.metadata());
-    operations.extend(stale.map(|path| json!({"op": "remove", "path": path})));
+    let owned = owned(live.metadata());
+    let operations = diff::between(live, desired, &owned.iter().map(String::as_str).collect::<Vec<_>>());
     operations.into_iter().partition(|operation| path_of(operation).starts_with("/metadata/"))
 }
 

@@ -7,6 +7,7 @@ use listwatch::resource::{
     list::BrokenCause,
 };
 use proptest::prelude::*;
+use serde_json::json;
 
 use super::*;
 
@@ -233,8 +234,14 @@ fn a_label_that_the_source_loses_leaves_the_copy_and_labels_of_others_stay() {
     let source = model.objects.get_mut(&Key::namespaced("src", "settings")).expect("a source");
     source["metadata"]["labels"].as_object_mut().expect("labels").remove("team");
     model.settle(&rule, &[], &["a"]);
+    let copy = model.objects.get_mut(&Key::namespaced("a", "settings")).expect("a copy");
+    assert_eq!(copy["metadata"]["labels"], json!({"flant.com/copy": "true", "theirs": "x"}));
+    // The mark with the keys of the labels stayed, so the label was removed as soon as another client changed the copy.
+    copy["metadata"]["labels"]["team"] = json!("theirs");
+    copy["data"]["edited"] = json!("x");
+    model.settle(&rule, &[], &["a"]);
     let labels = &model.objects[&Key::namespaced("a", "settings")]["metadata"]["labels"];
-    assert_eq!(*labels, json!({"flant.com/copy": "true", "theirs": "x"}));
+    assert_eq!(*labels, json!({"flant.com/copy": "true", "theirs": "x", "team": "theirs"}));
 }
 
 /// After a restart, the status of a thousand copies went back to `InProgress` until all of them had been read.
