@@ -163,8 +163,6 @@ enum Done {
     Corrected,
     Deleted,
     Kept,
-    /// The rest comes after a pause.
-    Begun,
     Conflict(CopyFailure),
 }
 
@@ -314,14 +312,11 @@ impl<K: Copyable> Copies<K> {
         let is_restored = match &result {
             Ok(Done::Corrected) => true,
             Ok(Done::Created) => was_lost(),
-            Ok(Done::Updated | Done::Deleted | Done::Kept | Done::Begun | Done::Conflict(_)) | Err(_) => {
-                false
-            }
+            Ok(Done::Updated | Done::Deleted | Done::Kept | Done::Conflict(_)) | Err(_) => false,
         };
         let is_changed = result.as_ref().is_err_and(Error::is_conflict);
         let trouble = match result {
             Ok(Done::Conflict(failure)) => Some(failure),
-            Ok(Done::Begun) => None,
             Ok(_) if is_restored => {
                 pass.restored.push(key.clone());
                 None
@@ -338,7 +333,7 @@ impl<K: Copyable> Copies<K> {
                     Done::Created => pass.created.push(key),
                     Done::Updated => pass.updated.push(key),
                     Done::Deleted => pass.deleted.push(key),
-                    Done::Kept | Done::Corrected | Done::Begun | Done::Conflict(_) => {}
+                    Done::Kept | Done::Corrected | Done::Conflict(_) => {}
                 }
                 return;
             }
@@ -517,7 +512,7 @@ impl<K: Copyable> Work<K> {
         let is_edited = |mark: Arc<Mark>| original.is_up_to_date(&mark) || mark.is_incomplete();
         let is_drift = maker == Some(Maker::Us) && mark.is_some_and(is_edited);
         let decision = decide(live, &desired, maker, is_same_source, self.order.policy);
-        let live = Copied::of(live);
+        let live = Arc::new(Copied::of(live));
         // It may be larger than its source.
         drop(found);
         match decision {
@@ -526,13 +521,13 @@ impl<K: Copyable> Work<K> {
                 Ok(Done::Kept)
             }
             Decision::Patch(operations) => {
-                let patched = self.cluster.patch(&live, operations).await?;
+                let patched = self.cluster.patch(&*live, operations).await?;
                 seen(&patched);
                 Ok(if is_drift { Done::Corrected } else { Done::Updated })
             }
-            Decision::Take(operations) => self.cluster.patch(&live, operations).await.map(|_| Done::Begun),
-            Decision::Replace => {
-                self.cluster.delete(&live).await?;
+            Decision::Replace(claim) => {
+                let ours = if claim.is_empty() { live } else { self.cluster.patch(&*live, claim).await? };
+                self.cluster.delete(&*ours).await?;
                 let created = self.cluster.create(&Copied::to_create(desired)).await?;
                 self.verified(&created);
                 Ok(Done::Updated)

@@ -385,10 +385,8 @@ pub enum Decision {
     Keep,
     /// These operations make it as desired.
     Patch(Vec<Value>),
-    /// These operations make it ours. Its content can never be changed, so it is replaced after that.
-    Take(Vec<Value>),
-    /// It is ours, and must be deleted and created again.
-    Replace,
+    /// Its content can never be changed, so it must be deleted and created again, after these operations have made it ours.
+    Replace(Vec<Value>),
     /// It stays.
     Conflict(&'static str, String),
 }
@@ -407,9 +405,9 @@ pub fn decide<K: Copyable>(
     let is_fixed = content.iter().any(|operation| live.is_immutable(path_of(operation)));
     let conflict = |message: &str| Decision::Conflict(NAME_CONFLICT, message.to_owned());
     match maker {
-        Some(Maker::Us) if is_fixed => return Decision::Replace,
+        Some(Maker::Us) if is_fixed => return Decision::Replace(Vec::new()),
         Some(Maker::Older(rule)) => return Decision::Conflict(OLDER_WINS, older(&rule)),
-        Some(Maker::Younger) if is_fixed => return Decision::Take(operations),
+        Some(Maker::Younger) if is_fixed => return Decision::Replace(operations),
         Some(Maker::Us | Maker::Younger) => {}
         // A copy that a deleted rule left behind has nothing of its own to lose.
         Some(Maker::Gone) if is_same_source && !is_fixed => {}

@@ -47,8 +47,8 @@ fn sources_of(readable: Vec<Arc<ConfigMap>>, left_out: Vec<Arc<ConfigMap>>) -> S
 struct Model {
     objects: BTreeMap<Key, Value>,
     writes: Vec<String>,
-    /// Copies that were taken, and still have their old content.
-    taken: BTreeSet<Key>,
+    /// Copies that were not read since the start.
+    unread: BTreeSet<Key>,
     /// Sources for whose content there is no room.
     left_out: BTreeSet<Key>,
 }
@@ -63,7 +63,7 @@ impl Model {
         let object = self.objects.get(key).filter(|object| object["metadata"]["labels"][LABEL] == "true")?;
         let copied = Copied::of(&read(object));
         // As after a GET: the object has the content of its digest.
-        if object["data"]["edited"].is_null() && !self.taken.contains(key) {
+        if object["data"]["edited"].is_null() && !self.unread.contains(key) {
             copied.verified();
         }
         Some(Arc::new(copied))
@@ -122,14 +122,12 @@ impl Model {
                 match decide(&live, &desired, maker, is_same_source, policy) {
                     Decision::Keep | Decision::Conflict(..) => {}
                     Decision::Patch(operations) => self.patch(&key, operations),
-                    Decision::Take(operations) => {
-                        self.patch(&key, operations);
-                        self.taken.insert(key);
-                    }
-                    Decision::Replace => {
+                    Decision::Replace(claim) => {
+                        if !claim.is_empty() {
+                            self.patch(&key, claim);
+                        }
                         self.writes.push(format!("replace {key}"));
                         self.objects.remove(&key);
-                        self.taken.remove(&key);
                     }
                 }
             }
@@ -250,7 +248,7 @@ fn a_copy_that_was_not_read_yet_counts_as_up_to_date() {
     let rule = rule("r1", OLD, &json!({}));
     let mut model = Model::with(&[object("src", "settings", "1")]);
     model.settle(&rule, &[], &["a"]);
-    model.taken.insert(Key::namespaced("a", "settings"));
+    model.unread.insert(Key::namespaced("a", "settings"));
     let plan = model.plan(&rule, &[], &["a"]);
     assert_eq!((plan.copies, plan.wanted), (1, 1));
     assert!(matches!(plan.steps[..], [CopyStep::Verify(..)]));
@@ -407,7 +405,7 @@ fn content_that_can_never_change_is_replaced_only_if_it_is_ours() {
     let plan = model.settle(&new, &[], &["a", "b"]);
     assert_eq!((plan.copies, model.data("b", "settings")), (1, Some("theirs")));
     model.objects.insert(Key::namespaced("src", "settings"), fixed("src", "2"));
-    // The older rule takes the copy first, and replaces its own after that.
+    // The older rule deletes only what is its own.
     model.settle(&old, &[&new], &["a"]);
     assert_eq!(
         model.writes,
