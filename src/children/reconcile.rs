@@ -182,6 +182,11 @@ impl<K: Resource> Reconcile<K> {
         self.reporter.record(&*self.object, r#type, reason, note);
     }
 
+    /// Records the Events of writes that the operator has made by itself, not by [`Reconcile::keep`].
+    pub fn wrote(&self, writes: &[Write]) {
+        self.reporter.record_writes(&*self.object, writes);
+    }
+
     /// Notes the outcome for a child, in its turn.
     pub(super) fn noting<C: Resource>(
         &self,

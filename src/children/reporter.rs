@@ -24,6 +24,9 @@ use crate::{
 /// From one look at an object with a NameConflict to the next look at any of them, on average: client-go's workqueues try again as
 /// often, ten times a second. So 450 objects are looked at every [`UNSEEN_RECHECK`], and 10,000 in 17 minutes.
 const CONFLICT_EACH: Duration = Duration::from_millis(100);
+/// Most children that an Event names: its note may have 1024 bytes.
+const NAMES_MAX: usize = 10;
+
 /// What the reports of one operator share.
 pub(crate) struct Reporter {
     pub(super) cluster: Cluster,
@@ -62,28 +65,29 @@ impl Reporter {
         }
     }
 
-    /// Records one Event for the created children of an object, one for the updated and one for the restored ones.
+    /// Records one Event for the created children of an object, one for the updated, one for the restored and one for the deleted ones.
     pub(super) fn record_writes<O: Resource>(&self, about: &O, writes: &[Write]) {
-        let (mut created, mut updated, mut restored) = (Vec::new(), Vec::new(), Vec::new());
+        let [mut created, mut updated, mut restored, mut deleted] = [const { Vec::new() }; 4];
         for write in writes {
             match write {
                 Write::Created(what) => created.push(&**what),
                 Write::Updated(what) => updated.push(&**what),
                 Write::Restored(what) => restored.push(&**what),
+                Write::Deleted(what) => deleted.push(&**what),
             }
         }
         if !created.is_empty() {
-            info!(target: LOG, kind = O::KIND, key = %about.key(), children = created.join(", "), "created");
+            info!(target: LOG, kind = O::KIND, key = %about.key(), children = named(&created), "created");
         }
         let news = [
             ("Created", "created", created),
             ("Updated", "changed", updated),
             ("DriftCorrected", "restored", restored),
+            ("Deleted", "deleted", deleted),
         ];
         for (reason, verb, what) in news {
             if !what.is_empty() {
-                let note = format!("{verb} {}", what.join(", "));
-                self.record(about, EventType::Normal, reason, note);
+                self.record(about, EventType::Normal, reason, format!("{verb} {}", named(&what)));
             }
         }
     }
@@ -123,5 +127,26 @@ impl Reporter {
     /// The time in RFC 3339, in whole seconds, for conditions.
     pub(super) fn now(&self) -> String {
         humantime::format_rfc3339_seconds(self.cluster.now()).to_string()
+    }
+}
+
+/// `Deployment web, Service web`, and the number of all others.
+fn named(children: &[&str]) -> String {
+    let (named, others) = children.split_at(children.len().min(NAMES_MAX));
+    let more = if others.is_empty() { String::new() } else { format!(" and {} more", others.len()) };
+    named.join(", ") + &more
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_names_ten_children_and_counts_the_others() {
+        let names: Vec<_> = (1..=12).map(|number| format!("Service {number}")).collect();
+        let names: Vec<_> = names.iter().map(String::as_str).collect();
+        assert_eq!(named(&names[..2]), "Service 1, Service 2");
+        assert_eq!(named(&names[..10]), names[..10].join(", "));
+        assert_eq!(named(&names), format!("{} and 2 more", names[..10].join(", ")));
     }
 }

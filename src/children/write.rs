@@ -13,6 +13,8 @@ pub enum Write {
     Updated(String),
     /// Another writer had changed or deleted the child since this process saw it as desired.
     Restored(String),
+    /// The operator no longer wanted the child, and deleted it by itself: [`Reconcile::discard`](super::Reconcile::discard) is not reported.
+    Deleted(String),
 }
 
 /// `Deployment mws-web`

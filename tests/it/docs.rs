@@ -86,6 +86,8 @@ const NO_REASONS: &[&str] = &[
     "Unknown",
     // Of metrics.
     "NotKept",
+    // An Event of other operators.
+    "Deleted",
     "Deployment",
     "Service",
     "MyWebserver",
