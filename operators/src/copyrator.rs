@@ -9,9 +9,10 @@
 //! namespace: default
 //! ```
 //!
-//! [`plan`] computes what to do, [`pass`] does a bounded share of it, [`copy`] knows a copy by its marks. The garbage
+//! [`plan`] computes what to do, [`pass`] does a bounded share of it, [`backoff`] says what waits, and [`copy`] knows a copy by its marks. The garbage
 //! collector does not delete the copies, because they are in other namespaces than the rule. So the rule has a finalizer.
 
+mod backoff;
 pub mod copy;
 mod glob;
 mod pass;
@@ -361,7 +362,10 @@ impl Copyrator {
         if let Some(secrets) = &self.secrets {
             pass.append(self.pass_of(secrets, &order, spec, targets).await);
         }
-        self.report_writes(rule, &pass);
+        if !pass.writes.is_empty() {
+            info!(key = %rule.key(), writes = pass.writes.len(), "copied");
+            rule.wrote(&pass.writes);
+        }
         pass
     }
 

@@ -1,22 +1,17 @@
 //! One pass over the copies of a rule: a bounded number of steps, some of them at the same time.
 //!
 //! ```text
-//!   plan ─► Create ─► POST, or GET first                        409: Check
+//!   plan ─► Create ─► POST, after a failure Check first         409: Check
 //!           Check  ─► GET ─► decide ─► PATCH, or DELETE and POST
 //!           Delete ─► DELETE
 //! ```
 //!
-//! A step that fails stops no other one. It is tried again after a pause, longer each time.
+//! A step that fails stops no other one. It is tried again after a pause ([`backoff`](super::backoff)).
 
-use std::{
-    collections::{HashMap, HashSet},
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use listwatch::{
-    backoff::Backoff,
-    children::{Refusal, UNSEEN_RECHECK},
+    children::{Refusal, UNSEEN_RECHECK, Write},
     client::Error,
     cluster::{Cluster, Index, Watch},
     controller::Next,
@@ -28,11 +23,11 @@ use smol_str::SmolStr;
 use tokio::{task::JoinSet, time::Instant};
 
 use super::{
+    backoff::{CopyBackoffs, Place, Setback},
     copy::{ALL_COPIES, Copied, Copyable, Mark, Original, with_edits},
-    locked,
     plan::{
-        CopyPlan, CopyStep, DISPUTED, Decision, Maker, NAME_CONFLICT, Sources, View, decide, disputed,
-        failure, is_active, plan, terminating,
+        CopyPlan, CopyStep, DISPUTED, Decision, Maker, NAME_CONFLICT, Sources, View, decide, failure,
+        is_active, plan, terminating,
     },
     types::{ConflictPolicy, CopyFailure, CopyratorRule, CopyratorSpec, Once, RuleType, SyncPolicy},
 };
@@ -48,44 +43,14 @@ const PASS_LIMIT: Duration = Duration::from_secs(10);
 const PARALLEL: usize = 8;
 /// Most bytes of the sources of such steps, unless it is one step: each has its source up to four times, as the copy and in requests.
 const PARALLEL_BYTES_MAX: usize = 1024 * 1024;
-/// Between attempts at one copy, as long as not too many have [lasting failures](CopyBackoff::is_lasting).
-const BACKOFF: Backoff = Backoff { first: Duration::from_secs(1), cap: Duration::from_secs(60) };
-/// From one attempt at a copy with a lasting failure to the next, on average: client-go's workqueues try again as often, ten times a
-/// second. So 600 such copies are tried once a minute, and 10,000 in 17 minutes.
-const LASTING_EACH: Duration = Duration::from_millis(100);
-/// The reasons of failures of the API server or of a webhook, which end without a change of a rule, a copy or a namespace.
-const PASSING: [&str; 3] = ["AdmissionUnavailable", "InternalError", "ReconcileFailed"];
-/// So many corrections of a copy, each soon after the one before, are a dispute with another client. A user who edits a copy by
-/// mistake does it once or twice.
-const DISPUTED_AFTER: u32 = 3;
-/// How long the number of attempts is remembered after the end of a pause.
-const PAUSE_REMEMBERED: Duration = Duration::from_secs(120);
 
 /// The copies of one kind.
 pub(super) struct Copies<K> {
     cluster: Cluster,
     pub(super) watch: Watch<Copied<K>>,
     by_rule: Index<Copied<K>, Uid>,
-    pauses: Arc<Mutex<CopyBackoffs>>,
+    backoffs: Arc<CopyBackoffs>,
     _listening: Listening,
-}
-
-/// By the uid of the rule and the place of the copy.
-type CopyBackoffs = HashMap<(Uid, Key), CopyBackoff>;
-
-/// After a failure, or a correction of somebody's change: so two writers of one copy slow down.
-struct CopyBackoff {
-    tries: u32,
-    /// The number of corrections among them.
-    corrections: u32,
-    until: Instant,
-    failure: Option<CopyFailure>,
-    /// The copy was deleted. If it is still wanted, not by us. It may also have lost its label.
-    is_lost: bool,
-    /// Another object than a copy of the rule had the name of the copy.
-    is_taken: bool,
-    /// The generation of the rule and the digest of the copy: after a change of either, there is no pause.
-    wanted: (i64, SmolStr),
 }
 
 /// The result of a pass.
@@ -99,11 +64,8 @@ pub(super) struct Pass {
     pub(super) failures: Vec<CopyFailure>,
     /// With `syncPolicy: Once`: the copies that users may delete.
     pub(super) once: Option<Once>,
-    pub(super) created: Vec<Key>,
-    pub(super) updated: Vec<Key>,
-    /// Those that somebody else had changed or deleted.
-    pub(super) restored: Vec<Key>,
-    pub(super) deleted: Vec<Key>,
+    /// The writes, each with the place of the copy.
+    pub(super) writes: Vec<Write>,
     /// Number of steps that are left.
     pub(super) left: usize,
     /// Whether some of them will probably write.
@@ -124,6 +86,11 @@ impl Pass {
         }
     }
 
+    /// A step waits for this end of its pause.
+    fn waits_until(&mut self, end: Instant) {
+        self.retry = self.retry.into_iter().chain([end]).min();
+    }
+
     /// Adds a pass over the copies of the other kind.
     pub(super) fn append(&mut self, other: Pass) {
         self.sources += other.sources;
@@ -131,13 +98,10 @@ impl Pass {
         self.copies += other.copies;
         self.failures.extend(other.failures);
         self.once = self.once.take().or(other.once);
-        self.created.extend(other.created);
-        self.updated.extend(other.updated);
-        self.restored.extend(other.restored);
-        self.deleted.extend(other.deleted);
+        self.writes.extend(other.writes);
         self.left += other.left;
         self.has_writes_left |= other.has_writes_left;
-        self.retry = self.retry.into_iter().chain(other.retry).min();
+        other.retry.into_iter().for_each(|end| self.waits_until(end));
         self.error = self.error.take().or(other.error);
     }
 }
@@ -157,11 +121,7 @@ pub(super) struct Order {
 
 /// The result of a step.
 enum Done {
-    Created,
-    Updated,
-    /// Changed by somebody else, and corrected.
-    Corrected,
-    Deleted,
+    Wrote(Write),
     Kept,
     Conflict(CopyFailure),
 }
@@ -175,20 +135,16 @@ impl<K: Copyable> Copies<K> {
         let watch = cluster.watch([Scope { labels: ALL_COPIES.to_owned(), ..Scope::default() }]);
         let by_rule =
             watch.index(|copied: &Copied<K>| copied.mark.as_ref().map(|mark| mark.rule_uid.clone()));
-        let pauses = Arc::<Mutex<CopyBackoffs>>::default();
-        let lost = Arc::clone(&pauses);
+        let backoffs = Arc::<CopyBackoffs>::default();
+        let lost = Arc::clone(&backoffs);
         let listening = watch.listen(move |_, change| {
             let Change::Deleted { last, .. } = change else { return };
             let mark = last.readable().and_then(|copied| copied.mark.as_ref());
-            let Some(mark) = mark.filter(|mark| is_rule(mark)) else { return };
-            // Remembered, and not paused: the copy is restored at once, and pauses if it is deleted again soon.
-            let place = (mark.rule_uid.clone(), last.metadata().key());
-            let mut lost = locked(&lost);
-            let pause = lost.entry(place).or_insert_with(CopyBackoff::new);
-            pause.failure.take_if(|failure| failure.reason != DISPUTED);
-            pause.is_lost = true;
+            if let Some(mark) = mark.filter(|mark| is_rule(mark)) {
+                lost.lost((mark.rule_uid.clone(), last.metadata().key()));
+            }
         });
-        Copies { cluster: cluster.clone(), watch, by_rule, pauses, _listening: listening }
+        Copies { cluster: cluster.clone(), watch, by_rule, backoffs, _listening: listening }
     }
 
     /// Makes the copies of a rule complete, or begins to.
@@ -217,10 +173,18 @@ impl<K: Copyable> Copies<K> {
         let is_complete = sources.left_out.is_empty();
         let mut pass = Pass::default();
         if !is_complete {
-            pass.retry = Some(Instant::now() + UNSEEN_RECHECK);
+            pass.waits_until(Instant::now() + UNSEEN_RECHECK);
         }
-        let mut unwanted = self.lost(uid);
-        let mut is_due = self.is_due(&order.rule, &mut pass, &mut unwanted);
+        let mut lost = self.backoffs.all_lost(uid);
+        let mut is_due = |step: &CopyStep<K>| {
+            if let CopyStep::Create(..) = step {
+                lost.remove(&step.key());
+            }
+            let Some((failure, until)) = self.backoffs.pending(&order.rule, step) else { return true };
+            pass.failures.extend(failure);
+            pass.waits_until(until);
+            false
+        };
         let CopyPlan { steps, left, has_writes_left, versions, failures, sources, wanted, copies } = plan(
             &order.rule,
             spec,
@@ -236,8 +200,9 @@ impl<K: Copyable> Copies<K> {
                 is_active: &|name| namespace(name).is_some_and(|namespace| is_active(&namespace)),
             },
         );
-        drop(is_due);
-        self.forget(uid, unwanted);
+        for unwanted in lost {
+            self.backoffs.forget(&(uid.clone(), unwanted));
+        }
         pass.failures.extend(failures);
         pass = Pass { sources, wanted, copies, left, has_writes_left, ..pass };
         self.run(order, steps, steps_max, &mut pass).await;
@@ -254,9 +219,7 @@ impl<K: Copyable> Copies<K> {
     /// Runs steps until the pass has its share of them, its time is over, or the API server does not accept requests.
     async fn run(&self, order: &Arc<Order>, steps: Vec<CopyStep<K>>, steps_max: usize, pass: &mut Pass) {
         let (start, mut running) = (Instant::now(), JoinSet::new());
-        let lasting = locked(&self.pauses).values().filter(|pause| pause.is_lasting()).count();
-        // The same for all steps, so that a later pass tries them together.
-        let try_lasting = start + LASTING_EACH * u32::try_from(lasting).unwrap_or(u32::MAX);
+        let try_lasting = self.backoffs.try_lasting();
         let (mut started, mut bytes) = (0, 0);
         let mut steps = steps.into_iter().peekable();
         loop {
@@ -271,10 +234,8 @@ impl<K: Copyable> Copies<K> {
                 // A verified copy is counted already.
                 pass.copies -= usize::from(!step.writes());
                 let (cluster, watch) = (self.cluster.clone(), self.watch.clone());
-                let place = (order.rule.metadata.uid.clone(), step.key());
-                let may_exist =
-                    locked(&self.pauses).get(&place).is_some_and(|pause| pause.is_lost || pause.is_taken);
-                let work = Work { cluster, watch, order: Arc::clone(order), may_exist };
+                let work =
+                    Work { cluster, watch, order: Arc::clone(order), backoffs: Arc::clone(&self.backoffs) };
                 running.spawn(traces::part(async move {
                     let (key, wanted) = (step.key(), step.digest());
                     (key, wanted, step_bytes, work.run(step).await)
@@ -307,135 +268,43 @@ impl<K: Copyable> Copies<K> {
         pass: &mut Pass,
     ) {
         let place = (rule.metadata.uid.clone(), key.clone());
-        let was_lost = || locked(&self.pauses).get(&place).is_some_and(|pause| pause.is_lost);
-        let is_taken = matches!(result, Ok(Done::Conflict(_)));
-        let is_restored = match &result {
-            Ok(Done::Corrected) => true,
-            Ok(Done::Created) => was_lost(),
-            Ok(Done::Updated | Done::Deleted | Done::Kept | Done::Conflict(_)) | Err(_) => false,
-        };
-        let is_changed = result.as_ref().is_err_and(Error::is_conflict);
-        let trouble = match result {
-            Ok(Done::Conflict(failure)) => Some(failure),
-            Ok(_) if is_restored => {
-                pass.restored.push(key.clone());
-                None
+        let setback = match result {
+            Ok(Done::Wrote(write @ Write::Restored(_))) => {
+                pass.writes.push(write);
+                Setback::Corrected
             }
-            Ok(done) => {
-                pass.copies += usize::from(!matches!(done, Done::Deleted));
-                let mut pauses = locked(&self.pauses);
-                match pauses.get_mut(&place) {
-                    // The dispute may go on.
-                    Some(pause) if matches!(done, Done::Kept) && pause.is_dispute() => pause.failure = None,
-                    Some(_) | None => drop(pauses.remove(&place)),
-                }
-                match done {
-                    Done::Created => pass.created.push(key),
-                    Done::Updated => pass.updated.push(key),
-                    Done::Deleted => pass.deleted.push(key),
-                    Done::Kept | Done::Corrected | Done::Conflict(_) => {}
-                }
-                return;
+            Ok(Done::Wrote(write)) => {
+                pass.copies += usize::from(!matches!(write, Write::Deleted(_)));
+                pass.writes.push(write);
+                return self.backoffs.forget(&place);
             }
-            // Nothing to report: the namespace is being deleted, or the copy has changed since it was read.
-            Err(error) if error.is_namespace_terminating() || error.is_not_found() || is_changed => None,
-            Err(error) => {
-                let Some(refusal) = Refusal::of(&error) else {
+            Ok(Done::Kept) => {
+                pass.copies += 1;
+                return self.backoffs.kept(&place);
+            }
+            Ok(Done::Conflict(failure)) => Setback::Failed(failure),
+            Err(error) if error.is_conflict() => Setback::Outdated,
+            Err(error) if error.is_namespace_terminating() || error.is_not_found() => Setback::Gone,
+            Err(error) => match Refusal::of(&error) {
+                Some(refusal) => Setback::Failed(failure(&key, refusal.reason(), refusal.message(&error))),
+                None => {
                     pass.error = Some(error);
                     return;
-                };
-                Some(failure(&key, refusal.reason(), refusal.message(&error)))
-            }
+                }
+            },
         };
-        let mut pauses = locked(&self.pauses);
-        let pause = pauses.entry(place).or_insert_with(CopyBackoff::new);
-        pause.tries += 1;
-        pause.corrections += u32::from(is_restored || is_changed);
-        pause.until = Instant::now() + BACKOFF.pause(pause.tries, Duration::ZERO, &mut fastrand::Rng::new());
-        let is_disputed = (is_restored || is_changed) && pause.is_dispute();
-        pause.failure = trouble.or_else(|| is_disputed.then(|| disputed(&key)));
-        if pause.is_lasting() {
-            pause.until = pause.until.max(try_lasting);
-        }
-        (pause.is_lost, pause.is_taken) = (false, is_taken);
-        pause.wanted = (rule.metadata.generation, digest);
-        pass.failures.extend(pause.failure.clone());
-        pass.retry = pass.retry.into_iter().chain([pause.until]).min();
-        drop(pauses);
-        pass.copies += usize::from(is_restored && !is_disputed);
-        if is_disputed && let Some(copied) = self.watch.get(&key) {
+        let is_corrected = matches!(setback, Setback::Corrected);
+        let wanted = (rule.metadata.generation, digest);
+        let (failure, until) = self.backoffs.begin(place, wanted, setback, try_lasting);
+        pass.copies += usize::from(is_corrected && failure.is_none());
+        if failure.as_ref().is_some_and(|failure| failure.reason == DISPUTED)
+            && let Some(copied) = self.watch.get(&key)
+        {
             // So it is read again at the end of the pause, and is not up to date until then.
             copied.doubted();
         }
-    }
-
-    /// The places of the deleted copies of a rule.
-    fn lost(&self, rule: &Uid) -> HashSet<Key> {
-        let now = Instant::now();
-        let mut pauses = locked(&self.pauses);
-        pauses.retain(|_, pause| now < pause.until + PAUSE_REMEMBERED);
-        let lost = pauses.iter().filter(|((uid, _), pause)| uid == rule && pause.is_lost);
-        lost.map(|((_, key), _)| key.clone()).collect()
-    }
-
-    /// Forgets deleted copies. If they are wanted again, they are new.
-    fn forget(&self, rule: &Uid, places: HashSet<Key>) {
-        let mut pauses = locked(&self.pauses);
-        for key in places {
-            pauses.remove(&(rule.clone(), key));
-        }
-    }
-
-    /// Whether the pause of a step is over. The failures of the other steps and the first end of their pauses are added to the
-    /// pass. The places of all copies to create are taken out of `unwanted`.
-    fn is_due<'a>(
-        &'a self,
-        rule: &'a CopyratorRule,
-        pass: &'a mut Pass,
-        unwanted: &'a mut HashSet<Key>,
-    ) -> impl FnMut(&CopyStep<K>) -> bool + 'a {
-        let now = Instant::now();
-        move |step| {
-            let pauses = locked(&self.pauses);
-            if pauses.is_empty() {
-                return true;
-            }
-            let key = step.key();
-            if let CopyStep::Create(..) = step {
-                unwanted.remove(&key);
-            }
-            let Some(pause) = pauses.get(&(rule.metadata.uid.clone(), key)) else { return true };
-            if now >= pause.until || pause.wanted != (rule.metadata.generation, step.digest()) {
-                return true;
-            }
-            pass.failures.extend(pause.failure.clone());
-            pass.retry = pass.retry.into_iter().chain([pause.until]).min();
-            false
-        }
-    }
-}
-
-impl CopyBackoff {
-    fn is_dispute(&self) -> bool {
-        self.corrections >= DISPUTED_AFTER
-    }
-
-    /// Whether the last attempt failed for a reason that probably lasts until a user acts.
-    fn is_lasting(&self) -> bool {
-        self.failure.as_ref().is_some_and(|failure| !PASSING.contains(&&*failure.reason))
-    }
-
-    fn new() -> CopyBackoff {
-        let wanted = (0, SmolStr::default());
-        CopyBackoff {
-            tries: 0,
-            corrections: 0,
-            until: Instant::now(),
-            failure: None,
-            is_lost: false,
-            is_taken: false,
-            wanted,
-        }
+        pass.failures.extend(failure);
+        pass.waits_until(until);
     }
 }
 
@@ -444,33 +313,37 @@ struct Work<K> {
     cluster: Cluster,
     watch: Watch<Copied<K>>,
     order: Arc<Order>,
-    /// An object that is in no watch may have the name of the copy.
-    may_exist: bool,
+    backoffs: Arc<CopyBackoffs>,
 }
 
 impl<K: Copyable> Work<K> {
     async fn run(self, step: CopyStep<K>) -> Result<Done, Error> {
+        let key = step.key();
+        let place = (self.order.rule.metadata.uid.clone(), key.clone());
         match &step {
-            // A create counts against a ResourceQuota even if it fails, so a GET comes first.
-            CopyStep::Create(original, namespace) if self.may_exist => {
-                match self.check(original, namespace).await {
-                    Err(error) if error.is_not_found() => self.create(original, namespace).await,
-                    checked => checked,
-                }
+            CopyStep::Create(original, namespace) if !self.backoffs.has(&place) => {
+                self.create(original, namespace, &place).await
             }
-            CopyStep::Create(original, namespace) => self.create(original, namespace).await,
+            // A create counts against a ResourceQuota even if it fails, so a GET comes first.
+            CopyStep::Create(original, namespace) => match self.check(original, namespace).await {
+                Err(error) if error.is_not_found() => self.create(original, namespace, &place).await,
+                checked => checked,
+            },
             CopyStep::Check(original, namespace) | CopyStep::Verify(original, namespace) => {
                 self.check(original, namespace).await
             }
-            CopyStep::Delete(copied) => self.cluster.delete(&**copied).await.map(|()| Done::Deleted),
+            CopyStep::Delete(copied) => {
+                self.cluster.delete(&**copied).await.map(|()| Done::Wrote(Write::Deleted(key.to_string())))
+            }
         }
     }
 
-    async fn create(&self, original: &Original<K>, namespace: &str) -> Result<Done, Error> {
+    async fn create(&self, original: &Original<K>, namespace: &str, place: &Place) -> Result<Done, Error> {
         match self.cluster.create(&Copied::to_create(original.copy_for(namespace))).await {
             Ok(created) => {
                 self.verified(&created);
-                Ok(Done::Created)
+                let write = if self.backoffs.is_lost(place) { Write::Restored } else { Write::Created };
+                Ok(Done::Wrote(write(place.1.to_string())))
             }
             Err(error) if error.is_already_exists() => self.check(original, namespace).await,
             Err(error) => Err(error),
@@ -523,14 +396,15 @@ impl<K: Copyable> Work<K> {
             Decision::Patch(operations) => {
                 let patched = self.cluster.patch(&*live, operations).await?;
                 seen(&patched);
-                Ok(if is_drift { Done::Corrected } else { Done::Updated })
+                let write = if is_drift { Write::Restored } else { Write::Updated };
+                Ok(Done::Wrote(write(key.to_string())))
             }
             Decision::Replace(claim) => {
                 let ours = if claim.is_empty() { live } else { self.cluster.patch(&*live, claim).await? };
                 self.cluster.delete(&*ours).await?;
                 let created = self.cluster.create(&Copied::to_create(desired)).await?;
                 self.verified(&created);
-                Ok(Done::Updated)
+                Ok(Done::Wrote(Write::Updated(key.to_string())))
             }
             Decision::Conflict(reason, message) => Ok(Done::Conflict(failure(&key, reason, message))),
         }
@@ -554,7 +428,7 @@ mod tests {
     use serde_json::{Value, json};
     use smol_str::format_smolstr;
 
-    use super::*;
+    use super::{super::backoff::LASTING_EACH, *};
     use listwatch::{
         client::{Client, Config},
         resource::kinds::ConfigMap,
@@ -649,10 +523,6 @@ mod tests {
         assert_eq!((pass.failures.len(), reads()), (100, before + 100));
     }
 
-    fn names(keys: &[Key]) -> Vec<String> {
-        keys.iter().map(Key::to_string).collect()
-    }
-
     /// The failure of a source that gave way to an older one counted as a copy that was there before. So the first copy counted
     /// as restored, and the correction of an edit waited. The restored copy was reported as a new one.
     #[tokio::test]
@@ -661,16 +531,16 @@ mod tests {
         let pass = async |targets: &[SmolStr]| world.pass(json!({}), targets).await;
         let targets = ["default".into()];
         let first = pass(&targets).await;
-        assert_eq!((names(&first.created), first.retry), (vec![COPY.to_owned()], None));
+        assert_eq!((first.writes, first.retry), (vec![Write::Created(COPY.to_owned())], None));
         world.delete().await;
         let second = pass(&targets).await;
-        assert_eq!((names(&second.created), names(&second.restored)), (vec![], vec![COPY.to_owned()]));
+        assert_eq!(second.writes, [Write::Restored(COPY.to_owned())]);
         assert!(second.retry.is_some());
         // A deleted copy that is not wanted any more is not restored later, but created.
         world.delete().await;
         pass(&[]).await;
         let last = pass(&targets).await;
-        assert_eq!((names(&last.created), names(&last.restored)), (vec![COPY.to_owned()], vec![]));
+        assert_eq!(last.writes, [Write::Created(COPY.to_owned())]);
     }
 
     /// Otherwise, a client that removes the annotation again and again would be answered each time at once.
@@ -683,7 +553,7 @@ mod tests {
         let edit = json!({"op": "remove", "path": "/metadata/annotations/flant.com~1content"});
         world.copies.cluster.patch(&*copy, vec![edit]).await.expect("a copy");
         let corrected = world.pass(json!({}), &targets).await;
-        assert_eq!((names(&corrected.updated), names(&corrected.restored)), (vec![], vec![COPY.to_owned()]));
+        assert_eq!(corrected.writes, [Write::Restored(COPY.to_owned())]);
         assert!(corrected.retry.is_some());
     }
 
@@ -702,7 +572,7 @@ mod tests {
         assert_eq!((deleting.left, deleting.retry), (0, None));
         world.server.end_faults();
         let changed = world.pass(json!({"generation": 2}), &targets).await;
-        assert_eq!((names(&changed.created), changed.retry), (vec![COPY.to_owned()], None));
+        assert_eq!((changed.writes, changed.retry), (vec![Write::Created(COPY.to_owned())], None));
     }
 
     /// The copies that the pass did not begin are left for the next one. A namespace that does not exist any more is not

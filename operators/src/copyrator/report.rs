@@ -4,10 +4,10 @@ use listwatch::{
     children::ObservedState,
     cluster::EventType,
     controller::{Next, Reconcile, ReconcileError},
-    resource::{Key, Resource, conditions::Verdict},
+    resource::{Resource, conditions::Verdict},
 };
 use smol_str::format_smolstr;
-use tracing::{info, warn};
+use tracing::warn;
 
 use super::{
     Copyrator,
@@ -21,8 +21,6 @@ use super::{
 const LOG: &str = "listwatch_operators::copyrator";
 /// The reason of the Event about copies that nobody will delete.
 const COPIES_LEFT: &str = "CopiesLeft";
-/// Most names in the note of an Event.
-const NAMES_MAX: usize = 3;
 /// The reasons of failures that do not end unless a user acts.
 const NEEDS_HELP: [&str; 6] =
     ["Forbidden", "AdmissionDenied", "InvalidSpec", NAME_CONFLICT, OLDER_WINS, SOURCE_TOO_LARGE];
@@ -105,34 +103,6 @@ impl Copyrator {
                 // The API server accepts no new Event in it. Events about a namespace are in the namespace `default`.
                 Some(namespace) => self.events.record(&*namespace, EventType::Warning, COPIES_LEFT, note),
                 None => self.events.record(rule, EventType::Warning, COPIES_LEFT, note),
-            }
-        }
-    }
-
-    /// One line in the log for the writes of a pass, and an Event for each kind of write.
-    pub(super) fn report_writes(&self, rule: &CopyratorRule, pass: &Pass) {
-        let [created, updated, restored, deleted] =
-            [&pass.created, &pass.updated, &pass.restored, &pass.deleted].map(Vec::len);
-        if created + updated + restored + deleted > 0 {
-            info!(target: LOG, key = %rule.key(), created, updated, restored, deleted, "copied");
-        }
-        let writes = [
-            ("Created", "created", &pass.created),
-            ("Updated", "updated", &pass.updated),
-            ("DriftCorrected", "restored", &pass.restored),
-            ("Deleted", "deleted", &pass.deleted),
-        ];
-        for (reason, verb, keys) in writes {
-            if !keys.is_empty() {
-                let named: Vec<_> = keys.iter().take(NAMES_MAX).map(Key::to_string).collect();
-                let more = keys.len() - named.len();
-                let more = if more == 0 { String::new() } else { format!(" and {more} more") };
-                self.events.record(
-                    rule,
-                    EventType::Normal,
-                    reason,
-                    format!("{verb} {}{more}", named.join(", ")),
-                );
             }
         }
     }
