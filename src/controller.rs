@@ -52,7 +52,7 @@ use crate::{
     resource::{
         Key, Resource, Scope,
         conditions::Verdict,
-        list::{Broken, BrokenCause, Found},
+        list::{Found, Partial, PartialCause},
         paused,
     },
     store::{Change, Listening},
@@ -260,8 +260,8 @@ impl<O: Operator> Controller<O> {
         let mut found = self.shared.objects.find(key);
         let mut due = self.due(found.as_ref());
         let mut _permit = None;
-        if let Due::Read(broken) = &due {
-            if broken.cause == BrokenCause::TooLarge {
+        if let Due::Read(partial) = &due {
+            if partial.cause == PartialCause::TooLarge {
                 // The other workers do not wait for it.
                 let Ok(permit) = self.large.try_lock() else {
                     return deleted.map(|()| Next::After(LOOK_AGAIN));
@@ -272,8 +272,8 @@ impl<O: Operator> Controller<O> {
                 Err(error) if error.is_not_found() => return deleted.map(|()| Next::OnChange),
                 // It does not decode, either.
                 Err(error) if error.code().is_none() && Refusal::of(&error).is_some() => {
-                    let broken = Broken { cause: BrokenCause::Undecodable, ..Broken::clone(broken) };
-                    found = Some(Found::Broken(Arc::new(broken)));
+                    let partial = Partial { cause: PartialCause::Undecodable, ..Partial::clone(partial) };
+                    found = Some(Found::Partial(Arc::new(partial)));
                 }
                 live => found = Some(Found::Readable(live?)),
             }
@@ -305,10 +305,10 @@ impl<O: Operator> Controller<O> {
                     self.shared.report(&object, Verdict::unknown(PAUSED, message)).await?;
                 }
                 // A plan reads no content that is not kept.
-                Due::Unreadable(broken) | Due::Read(broken) => {
-                    warn!(kind = O::Kind::KIND, %key, broken.error, "is unreadable; its children stay as they are");
+                Due::Unreadable(partial) | Due::Read(partial) => {
+                    warn!(kind = O::Kind::KIND, %key, error = partial.message, "is unreadable; its children stay as they are");
                     if let Some(statuses) = &self.shared.statuses {
-                        (statuses.unreadable)(&self.shared.reporter, &broken).await?;
+                        (statuses.unreadable)(&self.shared.reporter, &partial).await?;
                     }
                 }
             }

@@ -30,7 +30,7 @@ use crate::{
     locked,
     resource::{
         Key, ObjectMeta, Resource, Uid, compare_versions,
-        list::{Broken, BrokenCause, Found},
+        list::{Found, Partial, PartialCause},
     },
 };
 pub use kept::{Budget, KEPT_MIB, Kept, Portion};
@@ -292,14 +292,14 @@ impl<K: Resource> Contents<K> {
             return (Found::Readable(Arc::clone(object)), 0);
         };
         let mut bytes = item.bytes as usize;
-        if let Found::Broken(broken) = &item.found {
-            match broken.cause {
-                BrokenCause::TooLarge => {
-                    let broken = Broken { metadata: object.metadata().clone(), ..Broken::clone(broken) };
-                    return (Found::Broken(Arc::new(broken)), 0);
+        if let Found::Partial(partial) = &item.found {
+            match partial.cause {
+                PartialCause::TooLarge => {
+                    let partial = Partial { metadata: object.metadata().clone(), ..Partial::clone(partial) };
+                    return (Found::Partial(Arc::new(partial)), 0);
                 }
-                BrokenCause::NoRoom(had) => bytes = had,
-                BrokenCause::Undecodable | BrokenCause::Unwanted => {}
+                PartialCause::NoRoom(had) => bytes = had,
+                PartialCause::Undecodable | PartialCause::Unwanted => {}
             }
         }
         (Found::Readable(Arc::clone(object)), bytes)
@@ -447,8 +447,8 @@ mod tests {
     fn the_answer_to_a_write_brings_no_content_of_an_object_that_is_too_large() {
         let store = Store::keeping(Kept::reconciled(&Budget::of_process(KEPT_MIB), Shard::default()));
         let large = |version: &str| {
-            let (metadata, cause) = (object("a", version).metadata, BrokenCause::TooLarge);
-            Found::Broken(Arc::new(Broken { metadata, error: "too large".to_owned(), cause }))
+            let (metadata, cause) = (object("a", version).metadata, PartialCause::TooLarge);
+            Found::Partial(Arc::new(Partial { metadata, message: "too large".to_owned(), cause }))
         };
         store.list_begins();
         store.listed("100", [large("90")]);
@@ -640,13 +640,13 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_object_is_there_and_becomes_readable_again() {
+    fn an_object_that_does_not_decode_is_there_and_becomes_readable_again() {
         let (store, _, _listening) = listed("100", &[("a", "90")]);
         let metadata = ObjectMeta { resource_version: "101".into(), ..object("a", "101").metadata };
-        store.applied(Found::Broken(Arc::new(Broken {
+        store.applied(Found::Partial(Arc::new(Partial {
             metadata,
-            error: "odd".into(),
-            cause: BrokenCause::Undecodable,
+            message: "odd".into(),
+            cause: PartialCause::Undecodable,
         })));
         let found = store.find(&Key { namespace: None, name: "web".into() }).expect("it is there");
         assert!(found.readable().is_none());

@@ -36,7 +36,7 @@ use listwatch::{
         Key, ObjectMeta, Resource, Scope,
         conditions::{self, Verdict},
         kinds::{ConfigMap, Namespace, Secret},
-        list::{BrokenCause, Found},
+        list::{Found, PartialCause},
     },
     runtime::Setup,
     store::{Budget, Kept, Portion},
@@ -328,20 +328,20 @@ impl Copyrator {
     async fn sources<K: Copyable>(&self, rule: &CopyratorRule, spec: &CopyratorSpec) -> Sources<K> {
         let watch = self.cluster.watch_keeping::<K>(spec.sources(rule), &within(&self.budget));
         for found in watch.all_found() {
-            if let Found::Broken(broken) = found
-                && let BrokenCause::NoRoom(bytes) = broken.cause
-                && self.budget.has_room(broken.metadata.namespace.as_deref().unwrap_or_default(), bytes)
+            if let Found::Partial(partial) = found
+                && let PartialCause::NoRoom(bytes) = partial.cause
+                && self.budget.has_room(partial.metadata.namespace.as_deref().unwrap_or_default(), bytes)
             {
                 // A failure is no worse than no room.
-                drop(self.cluster.get_live::<K>(&broken.metadata.key()).await);
+                drop(self.cluster.get_live::<K>(&partial.metadata.key()).await);
             }
         }
         let mut sources = Sources::default();
         for found in watch.all_found() {
             match found {
                 Found::Readable(object) => sources.readable.push(object),
-                Found::Broken(broken) if broken.cause == BrokenCause::Unwanted => {}
-                Found::Broken(broken) => sources.left_out.push(broken),
+                Found::Partial(partial) if partial.cause == PartialCause::Unwanted => {}
+                Found::Partial(partial) => sources.left_out.push(partial),
             }
         }
         sources

@@ -312,7 +312,7 @@ impl Databases {
         match found {
             None => Ok(None),
             Some(Found::Readable(object)) => Ok(Some(object)),
-            Some(Found::Broken(broken)) => match self.cluster.get_live(&broken.metadata.key()).await {
+            Some(Found::Partial(partial)) => match self.cluster.get_live(&partial.metadata.key()).await {
                 Err(error) if error.is_not_found() => Ok(None),
                 read => read.map(Some),
             },

@@ -35,7 +35,7 @@ use crate::{
     correction_backoff::CorrectionBackoff,
     resource::{
         Key, ObjectMeta, Resource, diff,
-        list::{Broken, BrokenCause, Found},
+        list::{Found, Partial, PartialCause},
         owned_fields,
     },
 };
@@ -61,7 +61,7 @@ impl<O: Resource, K: Resource + Serialize> Keep<'_, O, K> {
     pub(super) async fn outcome(self) -> Outcome<K> {
         let found = match self.children.watch.find(&self.key) {
             Some(Found::Readable(live)) => self.present(live).await,
-            Some(Found::Broken(broken)) => self.unread(&broken).await,
+            Some(Found::Partial(partial)) => self.unread(&partial).await,
             None => match self.children.watch.lacks(self.desired.metadata()) {
                 None => self.missing().await,
                 Some(lack) => Err(Error::new("keep", self.key.to_string(), lack).into()),
@@ -120,11 +120,11 @@ impl<O: Resource, K: Resource + Serialize> Keep<'_, O, K> {
     }
 
     /// Reads a child, unless it belongs to another owner.
-    async fn unread(&self, Broken { metadata, cause, .. }: &Broken) -> Step<K> {
+    async fn unread(&self, Partial { metadata, cause, .. }: &Partial) -> Step<K> {
         let cluster = &self.children.cluster;
         let _one_at_a_time = match cause {
-            BrokenCause::TooLarge => Some(cluster.large_child().await),
-            BrokenCause::Undecodable | BrokenCause::NoRoom(_) | BrokenCause::Unwanted => None,
+            PartialCause::TooLarge => Some(cluster.large_child().await),
+            PartialCause::Undecodable | PartialCause::NoRoom(_) | PartialCause::Unwanted => None,
         };
         match Ownership::of(metadata, self.owner) {
             Ownership::Namesake => self.replace_namesakes(metadata).await,

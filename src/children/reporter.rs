@@ -18,7 +18,7 @@ use crate::{
     client::Error,
     cluster::{Cluster, EventType, Events},
     locked,
-    resource::{Resource, Uid, list::Broken},
+    resource::{Resource, Uid, list::Partial},
 };
 
 /// From one look at an object with a NameConflict to the next look at any of them, on average: client-go's workqueues try again as
@@ -101,10 +101,10 @@ impl Reporter {
     }
 
     /// Reports an object that does not decode as `InvalidSpec`. The earlier report on its children stays.
-    pub(super) async fn unreadable<O: Reported>(&self, broken: &Broken) -> Result<(), Error> {
-        self.forget(&broken.metadata.uid);
-        let live = self.cluster.get_live::<Unreadable<O>>(&broken.metadata.key()).await?;
-        let status = live.report(&broken.error, &self.now());
+    pub(super) async fn unreadable<O: Reported>(&self, partial: &Partial) -> Result<(), Error> {
+        self.forget(&partial.metadata.uid);
+        let live = self.cluster.get_live::<Unreadable<O>>(&partial.metadata.key()).await?;
+        let status = live.report(&partial.message, &self.now());
         if status != live.status {
             self.cluster.patch_status(&*live, &status).await?;
         }

@@ -12,7 +12,7 @@ use crate::{
     resource::{
         Condition, Key, Resource,
         conditions::{self, Verdict},
-        list::{Broken, BrokenCause, Found},
+        list::{Found, Partial, PartialCause},
     },
 };
 
@@ -37,7 +37,7 @@ pub(crate) struct Statuses<K> {
     pub(crate) stage: fn(&K) -> Stage,
     conditions: fn(&K) -> &[Condition],
     /// Reports an object that does not decode.
-    pub(crate) unreadable: for<'a> fn(&'a Reporter, &'a Broken) -> Reporting<'a>,
+    pub(crate) unreadable: for<'a> fn(&'a Reporter, &'a Partial) -> Reporting<'a>,
     /// Reports why an object is not reconciled, by one of the reasons above.
     pub(crate) unreconciled: fn(Reconcile<K>, Verdict) -> Reporting<'static>,
 }
@@ -49,7 +49,7 @@ impl<K: Reported> Statuses<K> {
         Statuses {
             stage: Stage::of,
             conditions: |object| K::observed(object.status()).1,
-            unreadable: |reporter, broken| Box::pin(async { Ok(reporter.unreadable::<K>(broken).await?) }),
+            unreadable: |reporter, partial| Box::pin(async { Ok(reporter.unreadable::<K>(partial).await?) }),
             unreconciled: |reconcile, ready| Box::pin(async move { reconcile.unreconciled(ready).await }),
         }
     }
@@ -108,5 +108,5 @@ impl<K: Resource> Statuses<K> {
 /// Whether an object has a status, which is not kept.
 fn has_no_room<K: Resource>(objects: &Watch<K>, key: &Key) -> bool {
     let found = objects.find(key);
-    matches!(found, Some(Found::Broken(broken)) if matches!(broken.cause, BrokenCause::NoRoom(_)))
+    matches!(found, Some(Found::Partial(partial)) if matches!(partial.cause, PartialCause::NoRoom(_)))
 }

@@ -85,7 +85,7 @@ impl<O: Operator> Controller<O> {
         }
         match last {
             Found::Readable(last) => self.operator.deleted(last).await.and(Ok(deleted?)),
-            Found::Broken(_) => Ok(deleted?),
+            Found::Partial(_) => Ok(deleted?),
         }
     }
 }

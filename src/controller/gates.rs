@@ -27,7 +27,7 @@ use crate::{
     resource::{
         Key, Scope,
         conditions::Verdict,
-        list::{Broken, BrokenCause, Found},
+        list::{Found, Partial, PartialCause},
     },
 };
 
@@ -42,9 +42,9 @@ pub(super) enum Due<K> {
     /// Nothing: there is none, it is not ours, or only the finalizers of others keep it.
     Nothing,
     /// Its content from the API server: the Store has the metadata alone.
-    Read(Arc<Broken>),
+    Read(Arc<Partial>),
     /// A report that it does not decode.
-    Unreadable(Arc<Broken>),
+    Unreadable(Arc<Partial>),
     /// A call of [`Operator::deleting`].
     CleanUp(Arc<K>),
     /// A report that it is paused.
@@ -65,14 +65,14 @@ impl<O: Operator> Controller<O> {
         let Some(found) = found.filter(|found| self.is_ours(found)) else { return Due::Nothing };
         let metadata = found.metadata();
         match found {
-            Found::Broken(broken) if is_read::<O>(broken) => Due::Read(Arc::clone(broken)),
+            Found::Partial(partial) if is_read::<O>(partial) => Due::Read(Arc::clone(partial)),
             // Another finalizer keeps the object. A child that is created now would only delay its deletion.
-            Found::Readable(_) | Found::Broken(_)
+            Found::Readable(_) | Found::Partial(_)
                 if metadata.is_terminating() && finalizer_index::<O>(metadata).is_none() =>
             {
                 Due::Nothing
             }
-            Found::Broken(broken) => Due::Unreadable(Arc::clone(broken)),
+            Found::Partial(partial) => Due::Unreadable(Arc::clone(partial)),
             Found::Readable(object) if metadata.is_terminating() => Due::CleanUp(Arc::clone(object)),
             Found::Readable(object) if metadata.is_paused::<O::Kind>() => Due::Pause(Arc::clone(object)),
             Found::Readable(object) => Due::Reconcile(Arc::clone(object)),
@@ -122,11 +122,11 @@ impl<O: Operator> Controller<O> {
 }
 
 /// Whether an object whose content is not kept is read: one that is too large only for its cleanup, which also needs its finalizers.
-fn is_read<O: Operator>(broken: &Broken) -> bool {
-    match broken.cause {
-        BrokenCause::NoRoom(_) => true,
-        BrokenCause::TooLarge => broken.metadata.is_terminating() && O::FINALIZER.is_some(),
-        BrokenCause::Undecodable | BrokenCause::Unwanted => false,
+fn is_read<O: Operator>(partial: &Partial) -> bool {
+    match partial.cause {
+        PartialCause::NoRoom(_) => true,
+        PartialCause::TooLarge => partial.metadata.is_terminating() && O::FINALIZER.is_some(),
+        PartialCause::Undecodable | PartialCause::Unwanted => false,
     }
 }
 

@@ -18,29 +18,30 @@ use smol_str::SmolStr;
 
 use super::{ObjectMeta, Resource, from_json};
 
-/// An object as the API server sent it.
+/// An object as the API server sent it, or its metadata alone.
 #[derive(Debug)]
 pub enum Found<K> {
     /// An object that decodes as a `K`.
     Readable(Arc<K>),
-    /// An object that does not decode as a `K`.
-    Broken(Arc<Broken>),
+    /// The metadata of an object whose content does not decode as a `K`, or is not kept.
+    Partial(Arc<Partial>),
 }
 
-/// An object that exists but does not decode, or whose content is not kept: it is too large, or does not belong to an operator.
+/// The metadata of an object that exists: a PartialObjectMetadata, in the words of Kubernetes. Most are healthy objects of others, whose
+/// content no operator needs.
 #[derive(Clone, Debug)]
-pub struct Broken {
-    /// The readable part.
+pub struct Partial {
+    /// All that is known of it.
     pub metadata: ObjectMeta,
-    /// Why the rest is missing: `invalid type: string "eighty", expected i32`.
-    pub error: String,
+    /// Why there is no more: `invalid type: string "eighty", expected i32`.
+    pub message: String,
     /// The same, for programs.
-    pub cause: BrokenCause,
+    pub cause: PartialCause,
 }
 
-/// Why an object has no content.
+/// Why only the metadata of an object is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BrokenCause {
+pub enum PartialCause {
     /// It does not decode.
     Undecodable,
     /// It is too large.
@@ -55,7 +56,7 @@ impl<K> Clone for Found<K> {
     fn clone(&self) -> Found<K> {
         match self {
             Found::Readable(object) => Found::Readable(Arc::clone(object)),
-            Found::Broken(broken) => Found::Broken(Arc::clone(broken)),
+            Found::Partial(partial) => Found::Partial(Arc::clone(partial)),
         }
     }
 }
@@ -70,23 +71,23 @@ impl<K: Resource> Found<K> {
                 // Without line and column: the status contains this error, and writing the status moves the column. The
                 // error would change, and the status would be written again.
                 let place = format!(" at line {} column {}", error.line(), error.column());
-                let error = error.to_string().replace(&place, "");
-                Ok(Found::Broken(Arc::new(Broken { metadata, error, cause: BrokenCause::Undecodable })))
+                let message = error.to_string().replace(&place, "");
+                Ok(Found::Partial(Arc::new(Partial { metadata, message, cause: PartialCause::Undecodable })))
             }
         }
     }
 
     /// Decodes the metadata alone of an object that is too large.
-    pub(crate) fn without_content(json: &str, error: String) -> Result<Found<K>, serde_json::Error> {
+    pub(crate) fn without_content(json: &str, message: String) -> Result<Found<K>, serde_json::Error> {
         let JustMetadata { metadata } = serde_json::from_str(json)?;
-        Ok(Found::Broken(Arc::new(Broken { metadata, error, cause: BrokenCause::TooLarge })))
+        Ok(Found::Partial(Arc::new(Partial { metadata, message, cause: PartialCause::TooLarge })))
     }
 
     /// The metadata, which are readable in both cases.
     pub fn metadata(&self) -> &ObjectMeta {
         match self {
             Found::Readable(object) => object.metadata(),
-            Found::Broken(broken) => &broken.metadata,
+            Found::Partial(partial) => &partial.metadata,
         }
     }
 
@@ -94,7 +95,7 @@ impl<K: Resource> Found<K> {
     pub fn readable(&self) -> Option<&Arc<K>> {
         match self {
             Found::Readable(object) => Some(object),
-            Found::Broken(_) => None,
+            Found::Partial(_) => None,
         }
     }
 }

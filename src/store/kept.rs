@@ -7,7 +7,7 @@
 //!   the budget    the objects of one namespace have at most 32 MiB, and all have 64 MiB, over all Stores of the process: `--kept-mib`
 //! ```
 //!
-//! Of any other object it keeps the metadata, as a [`Broken`] with the reason: the object counts as present. If the budget has no
+//! Of any other object it keeps the metadata, as a [`Partial`] with the cause: the object counts as present. If the budget has no
 //! room, the content is read when the object is reconciled. An object of another shard is not kept at all. Bytes are counted on the JSON that came over the wire ([`weight`]).
 
 use std::{
@@ -22,7 +22,7 @@ use crate::{
     locked,
     resource::{
         Annotations, Labels, ObjectMeta, OwnerReference, Resource,
-        list::{Broken, BrokenCause, Found},
+        list::{Found, Partial, PartialCause},
     },
     shard::Shard,
 };
@@ -123,10 +123,10 @@ impl<K: Resource> Kept<K> {
     /// `None`: it counts as absent.
     pub(super) fn limit(&self, found: Found<K>, bytes: usize) -> Option<(Found<K>, u32)> {
         let Some(budget) = &self.budget else { return Some((found, 0)) };
-        let (error, cause) = match (&found, (self.filter)(&found)) {
+        let (message, cause) = match (&found, (self.filter)(&found)) {
             (_, Portion::Nothing) => return None,
-            (Found::Broken(broken), _) => (broken.error.clone(), broken.cause),
-            (Found::Readable(_), Portion::Metadata(reason)) => (reason.to_owned(), BrokenCause::Unwanted),
+            (Found::Partial(partial), _) => (partial.message.clone(), partial.cause),
+            (Found::Readable(_), Portion::Metadata(reason)) => (reason.to_owned(), PartialCause::Unwanted),
             (Found::Readable(object), Portion::Whole) => {
                 let metadata = object.metadata();
                 let bytes = if K::IS_PART { bytes_of(metadata) } else { bytes };
@@ -137,7 +137,7 @@ impl<K: Resource> Kept<K> {
             }
         };
         let metadata = essential(found.metadata());
-        Some((Found::Broken(Arc::new(Broken { metadata, error, cause })), 0))
+        Some((Found::Partial(Arc::new(Partial { metadata, message, cause })), 0))
     }
 }
 
@@ -264,15 +264,15 @@ impl Budget {
         (used.all + bytes > self.all_max).then(|| format!("{what} take more than {} MiB", mib(self.all_max)))
     }
 
-    fn take(&self, namespace: Option<&SmolStr>, bytes: usize) -> Result<u32, (String, BrokenCause)> {
+    fn take(&self, namespace: Option<&SmolStr>, bytes: usize) -> Result<u32, (String, PartialCause)> {
         let counted = u32::try_from(bytes).ok().filter(|_| bytes <= self.object_max);
         let Some(counted) = counted else {
-            return Err((too_large(self.object_max), BrokenCause::TooLarge));
+            return Err((too_large(self.object_max), PartialCause::TooLarge));
         };
         let mut used = locked(&self.used);
         let namespace = namespace.cloned().unwrap_or_default();
         if let Some(problem) = self.lack(&used, &namespace, bytes) {
-            return Err((problem, BrokenCause::NoRoom(bytes)));
+            return Err((problem, PartialCause::NoRoom(bytes)));
         }
         used.all += bytes;
         *used.by_namespace.entry(namespace).or_default() += bytes;
@@ -314,7 +314,7 @@ mod tests {
     fn problem<K>((found, _): &(Found<K>, u32)) -> Option<&str> {
         match found {
             Found::Readable(_) => None,
-            Found::Broken(broken) => Some(&broken.error),
+            Found::Partial(partial) => Some(&partial.message),
         }
     }
 

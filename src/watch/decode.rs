@@ -283,8 +283,8 @@ mod tests {
                     WatchEvent::Modified(Found::Readable(object)) => {
                         format!("modified {}", object.metadata.name)
                     }
-                    WatchEvent::Modified(Found::Broken(broken)) => {
-                        format!("broken {}", broken.metadata.name)
+                    WatchEvent::Modified(Found::Partial(partial)) => {
+                        format!("partial {}", partial.metadata.name)
                     }
                     WatchEvent::Deleted(object) => format!("deleted {}", object.metadata().resource_version),
                     WatchEvent::Bookmark { version, .. } => format!("bookmark {version}"),
@@ -300,7 +300,7 @@ mod tests {
     fn a_stream_decodes_alike_wherever_it_is_cut() {
         let bytes = TRANSCRIPT.as_bytes();
         let whole = events(&[bytes]);
-        assert_eq!(whole, ["added 日本語 🎉", "broken a", "bookmark 9", "deleted 10", "error 410"]);
+        assert_eq!(whole, ["added 日本語 🎉", "partial a", "bookmark 9", "deleted 10", "error 410"]);
         for first in 0..=bytes.len() {
             for second in (first..=bytes.len()).step_by(7) {
                 let chunks = [&bytes[..first], &bytes[first..second], &bytes[second..]];

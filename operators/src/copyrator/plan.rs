@@ -18,7 +18,7 @@ use std::{
 };
 
 use listwatch::resource::{
-    Key, MANAGED_BY, ObjectMeta, Resource, Timestamp, diff, kinds::Namespace, list::Broken,
+    Key, MANAGED_BY, ObjectMeta, Resource, Timestamp, diff, kinds::Namespace, list::Partial,
 };
 use serde_json::Value;
 use smol_str::SmolStr;
@@ -175,7 +175,7 @@ pub struct Sources<K> {
     /// Those to copy.
     pub readable: Vec<Arc<K>>,
     /// Those for whose content there is no room. Their copies stay as they are.
-    pub left_out: Vec<Arc<Broken>>,
+    pub left_out: Vec<Arc<Partial>>,
 }
 
 /// The state of the cluster for a [`plan`].
@@ -266,9 +266,9 @@ impl<K: Copyable> Planner<'_, K> {
             }
         }
         let mut staying = HashSet::new();
-        for Broken { metadata, error, .. } in sources.left_out.iter().map(|broken| &**broken) {
+        for Partial { metadata, message, .. } in sources.left_out.iter().map(|partial| &**partial) {
             places.insert(metadata.key());
-            let message = format!("{error}: its copies stay as they are");
+            let message = format!("{message}: its copies stay as they are");
             self.plan.failures.push(failure(&metadata.key(), SOURCE_TOO_LARGE, message));
             if to_copy.get(&metadata.name).is_none_or(|oldest| age(metadata) < age(oldest.metadata())) {
                 staying.insert(metadata.name.clone());

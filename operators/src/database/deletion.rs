@@ -216,7 +216,7 @@ impl Databases {
             None => false,
             Some(Found::Readable(set)) => !retains(&set) || self.owned_by(database, &set).next().is_some(),
             // Its fields are not known.
-            Some(Found::Broken(_)) => true,
+            Some(Found::Partial(_)) => true,
         }
     }
 

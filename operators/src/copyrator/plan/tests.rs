@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use listwatch::resource::{
     kinds::{ConfigMap, Secret},
-    list::BrokenCause,
+    list::PartialCause,
 };
 use proptest::prelude::*;
 use serde_json::json;
@@ -35,11 +35,11 @@ fn read(object: &Value) -> ConfigMap {
 }
 
 fn sources_of(readable: Vec<Arc<ConfigMap>>, left_out: Vec<Arc<ConfigMap>>) -> Sources<ConfigMap> {
-    let broken = |source: Arc<ConfigMap>| {
-        let (metadata, error) = (source.metadata.clone(), "no room".to_owned());
-        Arc::new(Broken { metadata, error, cause: BrokenCause::NoRoom(1) })
+    let partial = |source: Arc<ConfigMap>| {
+        let (metadata, message) = (source.metadata.clone(), "no room".to_owned());
+        Arc::new(Partial { metadata, message, cause: PartialCause::NoRoom(1) })
     };
-    Sources { readable, left_out: left_out.into_iter().map(broken).collect() }
+    Sources { readable, left_out: left_out.into_iter().map(partial).collect() }
 }
 
 /// The objects of a cluster, by namespace and name.
