@@ -86,7 +86,7 @@ impl Refusal {
 
     /// As a condition's reason.
     #[must_use]
-    pub fn reason(self) -> &'static str {
+    pub const fn reason(self) -> &'static str {
         match self {
             Refusal::Forbidden => "Forbidden",
             Refusal::QuotaExceeded => "QuotaExceeded",

@@ -14,6 +14,7 @@ use std::{
 
 use listwatch::{
     backoff::Backoff,
+    children::Refusal,
     resource::{Key, Uid},
 };
 use smol_str::SmolStr;
@@ -32,7 +33,8 @@ const BACKOFF: Backoff = Backoff { first: Duration::from_secs(1), cap: Duration:
 /// second. So 600 such copies are tried once a minute, and 10,000 in 17 minutes.
 pub(super) const LASTING_EACH: Duration = Duration::from_millis(100);
 /// The reasons of failures of the API server or of a webhook, which end without a change of a rule, a copy or a namespace.
-const PASSING: [&str; 3] = ["AdmissionUnavailable", "InternalError", "ReconcileFailed"];
+const PASSING: [&str; 3] =
+    [Refusal::AdmissionUnavailable.reason(), Refusal::InternalError.reason(), Refusal::Other.reason()];
 /// So many corrections of a copy, each soon after the one before, are a dispute with another client. A user who edits a copy by
 /// mistake does it once or twice.
 const DISPUTED_AFTER: u32 = 3;

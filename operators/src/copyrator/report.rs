@@ -1,7 +1,7 @@
 //! Reports to users: the conditions after a pass, Events and log lines.
 
 use listwatch::{
-    children::ObservedState,
+    children::{ObservedState, Refusal},
     cluster::EventType,
     controller::{Next, Reconcile, ReconcileError},
     resource::{Resource, conditions::Verdict},
@@ -22,8 +22,14 @@ const LOG: &str = "listwatch_operators::copyrator";
 /// The reason of the Event about copies that nobody will delete.
 const COPIES_LEFT: &str = "CopiesLeft";
 /// The reasons of failures that do not end unless a user acts.
-const NEEDS_HELP: [&str; 6] =
-    ["Forbidden", "AdmissionDenied", "InvalidSpec", NAME_CONFLICT, OLDER_WINS, SOURCE_TOO_LARGE];
+const NEEDS_HELP: [&str; 6] = [
+    Refusal::Forbidden.reason(),
+    Refusal::AdmissionDenied.reason(),
+    Refusal::InvalidSpec.reason(),
+    NAME_CONFLICT,
+    OLDER_WINS,
+    SOURCE_TOO_LARGE,
+];
 
 /// The conditions after a pass.
 pub(super) fn state_of(rule: &CopyratorRule, spec: &CopyratorSpec, pass: &Pass) -> ObservedState {
