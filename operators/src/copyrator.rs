@@ -15,8 +15,9 @@
 mod backoff;
 pub mod copy;
 mod glob;
+mod outcome;
 mod pass;
-pub mod plan;
+mod plan;
 mod report;
 pub mod types;
 
@@ -46,8 +47,9 @@ use tracing::info;
 
 use copy::{Copied, Copyable, LABEL, Mark};
 pub use glob::Glob;
-use pass::{Copies, Order, Pass};
-use plan::{Maker, OLDER_WINS, Sources, is_active, is_bound_to_its_namespace};
+use outcome::{OLDER_WINS, Pass};
+use pass::{Copies, Order};
+use plan::{Maker, Sources, is_active, is_bound_to_its_namespace};
 use report::{state_of, status_of};
 use types::{CopyratorDeletionPolicy, RuleType};
 pub use types::{CopyratorRule, CopyratorSpec};
@@ -358,9 +360,10 @@ impl Copyrator {
             maker: Box::new(move |mark| rules.maker(mark, &us)),
             copied_by: Box::new(move |kind, object| others.copying(&settings, kind, object)),
         });
-        let mut pass = self.pass_of(&self.config_maps, &order, spec, targets).await;
+        let mut pass = Pass::default();
+        self.keep(&self.config_maps, &order, spec, targets, &mut pass).await;
         if let Some(secrets) = &self.secrets {
-            pass.append(self.pass_of(secrets, &order, spec, targets).await);
+            self.keep(secrets, &order, spec, targets, &mut pass).await;
         }
         if !pass.writes.is_empty() {
             info!(key = %rule.key(), writes = pass.writes.len(), "copied");
@@ -369,19 +372,20 @@ impl Copyrator {
         pass
     }
 
-    async fn pass_of<K: Copyable>(
+    async fn keep<K: Copyable>(
         &self,
         copies: &Copies<K>,
         order: &Arc<Order>,
         spec: &CopyratorSpec,
         targets: &[SmolStr],
-    ) -> Pass {
+        pass: &mut Pass,
+    ) {
         let sources = if spec.rule_type == K::RULE_TYPE && !order.rule.metadata.is_terminating() {
             self.sources(&order.rule, spec).await
         } else {
             Sources::default()
         };
-        copies.keep(order, spec, sources, targets, &self.namespaces).await
+        copies.keep(order, spec, sources, targets, &self.namespaces, pass).await;
     }
 
     /// Notes for which places a rule waits.

@@ -23,7 +23,8 @@ use tokio::time::Instant;
 use super::{
     copy::Copyable,
     locked,
-    plan::{CopyStep, DISPUTED, disputed},
+    outcome::{DISPUTED, Pause, disputed},
+    plan::CopyStep,
     types::{CopyFailure, CopyratorRule},
 };
 
@@ -112,12 +113,8 @@ impl CopyBackoffs {
         }
     }
 
-    /// The failure of a copy and the end of its pause, if the step must wait for that.
-    pub(super) fn pending<K: Copyable>(
-        &self,
-        rule: &CopyratorRule,
-        step: &CopyStep<K>,
-    ) -> Option<(Option<CopyFailure>, Instant)> {
+    /// The pause for whose end a step must wait.
+    pub(super) fn pause<K: Copyable>(&self, rule: &CopyratorRule, step: &CopyStep<K>) -> Option<Pause> {
         let backoffs = locked(&self.0);
         if backoffs.is_empty() {
             return None;
@@ -134,14 +131,14 @@ impl CopyBackoffs {
         Instant::now() + LASTING_EACH * u32::try_from(lasting).unwrap_or(u32::MAX)
     }
 
-    /// Begins the pause of a copy. Returns its failure, if it has one, and the end of the pause.
+    /// Begins the pause of a copy.
     pub(super) fn begin(
         &self,
         place: Place,
         wanted: (i64, SmolStr),
         setback: Setback,
         try_lasting: Instant,
-    ) -> (Option<CopyFailure>, Instant) {
+    ) -> Pause {
         let key = place.1.clone();
         let mut backoffs = locked(&self.0);
         let backoff = backoffs.entry(place).or_insert_with(CopyBackoff::new);

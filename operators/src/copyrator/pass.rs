@@ -8,13 +8,12 @@
 //!
 //! A step that fails stops no other one. It is tried again after a pause ([`backoff`](super::backoff)).
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{collections::HashSet, mem, sync::Arc, time::Duration};
 
 use listwatch::{
     children::{Refusal, UNSEEN_RECHECK, Write},
     client::Error,
     cluster::{Cluster, Index, Watch},
-    controller::Next,
     resource::{Key, ObjectMeta, Resource, Scope, Uid, kinds::Namespace},
     store::{Change, Listening},
     traces,
@@ -25,10 +24,8 @@ use tokio::{task::JoinSet, time::Instant};
 use super::{
     backoff::{CopyBackoffs, Place, Setback},
     copy::{ALL_COPIES, Copied, Copyable, Mark, Original, with_edits},
-    plan::{
-        CopyPlan, CopyStep, DISPUTED, Decision, Maker, NAME_CONFLICT, Sources, View, decide, failure,
-        is_active, plan, terminating,
-    },
+    outcome::{DISPUTED, NAME_CONFLICT, Pass, failure, terminating},
+    plan::{CopyStep, Decision, Maker, Sources, View, decide, is_active, plan},
     types::{ConflictPolicy, CopyFailure, CopyratorRule, CopyratorSpec, Once, RuleType, SyncPolicy},
 };
 
@@ -51,59 +48,6 @@ pub(super) struct Copies<K> {
     by_rule: Index<Copied<K>, Uid>,
     backoffs: Arc<CopyBackoffs>,
     _listening: Listening,
-}
-
-/// The result of a pass.
-#[derive(Default)]
-pub(super) struct Pass {
-    pub(super) sources: usize,
-    /// Number of copies that there should be.
-    pub(super) wanted: usize,
-    /// Number of copies that are up to date.
-    pub(super) copies: usize,
-    pub(super) failures: Vec<CopyFailure>,
-    /// With `syncPolicy: Once`: the copies that users may delete.
-    pub(super) once: Option<Once>,
-    /// The writes, each with the place of the copy.
-    pub(super) writes: Vec<Write>,
-    /// Number of steps that are left.
-    pub(super) left: usize,
-    /// Whether some of them will probably write.
-    pub(super) has_writes_left: bool,
-    /// When the first pause of a step ends.
-    pub(super) retry: Option<Instant>,
-    /// Why the pass ended early.
-    pub(super) error: Option<Error>,
-}
-
-impl Pass {
-    /// When to reconcile again.
-    pub(super) fn next(&self) -> Next {
-        match self.retry {
-            _ if self.left > 0 => Next::After(Duration::ZERO),
-            Some(end) => Next::After(end.saturating_duration_since(Instant::now())),
-            None => Next::OnChange,
-        }
-    }
-
-    /// A step waits for this end of its pause.
-    fn waits_until(&mut self, end: Instant) {
-        self.retry = self.retry.into_iter().chain([end]).min();
-    }
-
-    /// Adds a pass over the copies of the other kind.
-    pub(super) fn append(&mut self, other: Pass) {
-        self.sources += other.sources;
-        self.wanted += other.wanted;
-        self.copies += other.copies;
-        self.failures.extend(other.failures);
-        self.once = self.once.take().or(other.once);
-        self.writes.extend(other.writes);
-        self.left += other.left;
-        self.has_writes_left |= other.has_writes_left;
-        other.retry.into_iter().for_each(|end| self.waits_until(end));
-        self.error = self.error.take().or(other.error);
-    }
 }
 
 /// Finds the rule that copies an object.
@@ -147,7 +91,7 @@ impl<K: Copyable> Copies<K> {
         Copies { cluster: cluster.clone(), watch, by_rule, backoffs, _listening: listening }
     }
 
-    /// Makes the copies of a rule complete, or begins to.
+    /// Makes the copies of a rule complete, or begins to, and adds the result to the pass.
     pub(super) async fn keep(
         &self,
         order: &Arc<Order>,
@@ -155,7 +99,8 @@ impl<K: Copyable> Copies<K> {
         sources: Sources<K>,
         targets: &[SmolStr],
         namespaces: &Watch<Namespace>,
-    ) -> Pass {
+        pass: &mut Pass,
+    ) {
         let uid = &order.rule.metadata.uid;
         let namespace = |name: &str| namespaces.get(&Key::cluster(name));
         let uid_of = |name: &SmolStr| namespace(name).map(|namespace| namespace.metadata.uid.clone());
@@ -171,49 +116,38 @@ impl<K: Copyable> Copies<K> {
         let ours = self.by_rule.get(uid);
         let steps_max = STEPS_MAX.max(ours.len().max(sources.readable.len() * targets.len()) / PASSES);
         let is_complete = sources.left_out.is_empty();
-        let mut pass = Pass::default();
         if !is_complete {
             pass.waits_until(Instant::now() + UNSEEN_RECHECK);
         }
         let mut lost = self.backoffs.all_lost(uid);
-        let mut is_due = |step: &CopyStep<K>| {
+        let mut pause = |step: &CopyStep<K>| {
             if let CopyStep::Create(..) = step {
                 lost.remove(&step.key());
             }
-            let Some((failure, until)) = self.backoffs.pending(&order.rule, step) else { return true };
-            pass.failures.extend(failure);
-            pass.waits_until(until);
-            false
+            self.backoffs.pause(&order.rule, step)
         };
-        let CopyPlan { steps, left, has_writes_left, versions, failures, sources, wanted, copies } = plan(
-            &order.rule,
-            spec,
-            sources,
-            View {
-                targets,
-                ours,
-                find: &|key| self.watch.get(key),
-                was_created: &was_created,
-                maker: &order.maker,
-                is_due: &mut is_due,
-                steps_max,
-                is_active: &|name| namespace(name).is_some_and(|namespace| is_active(&namespace)),
-            },
-        );
+        let view = View {
+            targets,
+            ours,
+            find: &|key| self.watch.get(key),
+            was_created: &was_created,
+            maker: &order.maker,
+            pause: &mut pause,
+            steps_max,
+            is_active: &|name| namespace(name).is_some_and(|namespace| is_active(&namespace)),
+        };
+        let steps = plan(&order.rule, spec, sources, view, pass);
         for unwanted in lost {
             self.backoffs.forget(&(uid.clone(), unwanted));
         }
-        pass.failures.extend(failures);
-        pass = Pass { sources, wanted, copies, left, has_writes_left, ..pass };
-        self.run(order, steps, steps_max, &mut pass).await;
-        pass.once = is_once.then(|| {
-            if pass.left == 0 && pass.copies == pass.wanted && is_complete {
-                Once::new(versions, targets.iter().filter_map(uid_of).collect())
+        self.run(order, steps, steps_max, pass).await;
+        if is_once {
+            pass.once = if pass.left == 0 && pass.copies == pass.wanted && is_complete {
+                Once::new(mem::take(&mut pass.versions), targets.iter().filter_map(uid_of).collect())
             } else {
                 before.clone()
-            }
-        });
-        pass
+            };
+        }
     }
 
     /// Runs steps until the pass has its share of them, its time is over, or the API server does not accept requests.
@@ -295,7 +229,7 @@ impl<K: Copyable> Copies<K> {
         };
         let is_corrected = matches!(setback, Setback::Corrected);
         let wanted = (rule.metadata.generation, digest);
-        let (failure, until) = self.backoffs.begin(place, wanted, setback, try_lasting);
+        let (failure, end) = self.backoffs.begin(place, wanted, setback, try_lasting);
         pass.copies += usize::from(is_corrected && failure.is_none());
         if failure.as_ref().is_some_and(|failure| failure.reason == DISPUTED)
             && let Some(copied) = self.watch.get(&key)
@@ -303,8 +237,7 @@ impl<K: Copyable> Copies<K> {
             // So it is read again at the end of the pause, and is not up to date until then.
             copied.doubted();
         }
-        pass.failures.extend(failure);
-        pass.waits_until(until);
+        pass.pauses((failure, end));
     }
 }
 
@@ -480,7 +413,9 @@ mod tests {
             let source: ConfigMap = serde_json::from_value(json!({"metadata": metadata})).expect("a source");
             let namespaces = self.copies.cluster.watch::<Namespace>([Scope::default()]);
             let sources = Sources { readable: vec![Arc::new(source)], ..Sources::default() };
-            self.copies.keep(&order, &spec, sources, targets, &namespaces).await
+            let mut pass = Pass::default();
+            self.copies.keep(&order, &spec, sources, targets, &namespaces, &mut pass).await;
+            pass
         }
 
         async fn delete(&self) {

@@ -26,15 +26,9 @@ use smol_str::SmolStr;
 use super::{
     Glob,
     copy::{Copied, Copyable, LABEL, Mark, Original, owned},
-    types::{ConflictPolicy, CopyFailure, CopyratorRule, CopyratorSpec, SyncPolicy},
+    outcome::{NAME_CONFLICT, OLDER_WINS, Pass, Pause, SOURCE_TOO_LARGE, failure, terminating},
+    types::{ConflictPolicy, CopyratorRule, CopyratorSpec, SyncPolicy},
 };
-
-/// The reason of a failure if another object has the name of a copy.
-pub const NAME_CONFLICT: &str = "NameConflict";
-/// The reason of a failure if there is no room for the content of an object to copy.
-pub const SOURCE_TOO_LARGE: &str = "SourceTooLarge";
-/// The reason of a failure if another rule or source has precedence.
-pub const OLDER_WINS: &str = "OlderWins";
 
 /// The domains of labels and annotations that programs set: the copyrator, Kubernetes (applysets of kubectl, for example), Helm, Argo CD, Flux.
 const MARKING: [&str; 6] = ["flant.com", "kubernetes.io", "k8s.io", "helm.sh", "argoproj.io", "fluxcd.io"];
@@ -45,14 +39,9 @@ const ASKING: [(&str, &str); 3] = [
     ("argocd.argoproj.io", "compare-options"),
 ];
 
-/// The reason of a failure while another client keeps undoing our corrections of a copy.
-pub const DISPUTED: &str = "Disputed";
-/// The reason of a failure if a deleted object still has the name of a copy.
-const TERMINATING: &str = "Terminating";
-
 /// The rule that made a copy, as seen by another rule.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Maker {
+pub(super) enum Maker {
     /// This rule.
     Us,
     /// A younger rule, which gives way. It is in our namespace: the author of a rule in another one may have more rights than ours.
@@ -65,8 +54,7 @@ pub enum Maker {
 
 impl Maker {
     /// The rule that made a copy with these marks. `present` is the present rule of that name.
-    #[must_use]
-    pub fn of(mark: &Mark, us: &CopyratorRule, present: Option<&CopyratorRule>) -> Maker {
+    pub(super) fn of(mark: &Mark, us: &CopyratorRule, present: Option<&CopyratorRule>) -> Maker {
         let age = |rule: &CopyratorRule| (rule.metadata.creation_timestamp, rule.key());
         match present {
             _ if mark.rule_uid == us.metadata.uid => Maker::Us,
@@ -81,7 +69,7 @@ impl Maker {
 }
 
 /// Something to do for one copy.
-pub enum CopyStep<K> {
+pub(super) enum CopyStep<K> {
     /// No copy of any rule is there.
     Create(Arc<Original<K>>, SmolStr),
     /// The copy may differ, or belongs to a rule that gives way.
@@ -94,8 +82,7 @@ pub enum CopyStep<K> {
 
 impl<K: Copyable> CopyStep<K> {
     /// The copy.
-    #[must_use]
-    pub fn key(&self) -> Key {
+    pub(super) fn key(&self) -> Key {
         match self {
             CopyStep::Create(original, namespace)
             | CopyStep::Check(original, namespace)
@@ -116,14 +103,12 @@ impl<K: Copyable> CopyStep<K> {
     }
 
     /// The bytes of its source.
-    #[must_use]
-    pub fn bytes(&self) -> usize {
+    pub(super) fn bytes(&self) -> usize {
         self.original().map_or(0, Original::bytes)
     }
 
     /// The digest of the copy, empty for none.
-    #[must_use]
-    pub fn digest(&self) -> SmolStr {
+    pub(super) fn digest(&self) -> SmolStr {
         self.original().map(Original::digest).cloned().unwrap_or_default()
     }
 
@@ -138,8 +123,7 @@ impl<K: Copyable> CopyStep<K> {
     }
 
     /// Whether the step will probably write.
-    #[must_use]
-    pub fn writes(&self) -> bool {
+    pub(super) fn writes(&self) -> bool {
         match self {
             CopyStep::Create(..) | CopyStep::Check(..) | CopyStep::Delete(_) => true,
             CopyStep::Verify(..) => false,
@@ -147,74 +131,51 @@ impl<K: Copyable> CopyStep<K> {
     }
 }
 
-/// The steps for the copies of one rule and kind.
-#[derive(Default)]
-pub struct CopyPlan<K> {
-    /// Copies to create first, then to check, to delete and to verify. At most [`View::steps_max`] of each.
-    pub steps: Vec<CopyStep<K>>,
-    /// Number of other steps.
-    pub left: usize,
-    /// Whether some of them will probably write.
-    pub has_writes_left: bool,
-    /// The versions of the copied objects.
-    pub versions: Vec<String>,
-    /// Copies that cannot be there.
-    pub failures: Vec<CopyFailure>,
-    /// Number of copied objects.
-    pub sources: usize,
-    /// Number of copies that there should be.
-    pub wanted: usize,
-    /// Number of copies that are up to date according to their digests, and whose content is not about to be verified after a
-    /// pause.
-    pub copies: usize,
-}
-
 /// The objects that match the selector of a rule, at one moment.
 #[derive(Default)]
-pub struct Sources<K> {
+pub(super) struct Sources<K> {
     /// Those to copy.
-    pub readable: Vec<Arc<K>>,
+    pub(super) readable: Vec<Arc<K>>,
     /// Those for whose content there is no room. Their copies stay as they are.
-    pub left_out: Vec<Arc<Partial>>,
+    pub(super) left_out: Vec<Arc<Partial>>,
 }
 
 /// The state of the cluster for a [`plan`].
-pub struct View<'a, K> {
+pub(super) struct View<'a, K> {
     /// The namespaces that get copies.
-    pub targets: &'a [SmolStr],
+    pub(super) targets: &'a [SmolStr],
     /// The copies of this rule.
-    pub ours: Vec<Arc<Copied<K>>>,
+    pub(super) ours: Vec<Arc<Copied<K>>>,
     /// The copy of any rule at a place.
-    pub find: &'a dyn Fn(&Key) -> Option<Arc<Copied<K>>>,
+    pub(super) find: &'a dyn Fn(&Key) -> Option<Arc<Copied<K>>>,
     /// Whether the copy in this namespace was created once, and is not created again.
-    pub was_created: &'a dyn Fn(&Original<K>, &SmolStr) -> bool,
+    pub(super) was_created: &'a dyn Fn(&Original<K>, &SmolStr) -> bool,
     /// The maker of a copy.
-    pub maker: &'a dyn Fn(&Mark) -> Maker,
-    /// Whether a step is due, or waits for the end of a pause.
-    pub is_due: &'a mut dyn FnMut(&CopyStep<K>) -> bool,
+    pub(super) maker: &'a dyn Fn(&Mark) -> Maker,
+    /// The pause for whose end a step must wait.
+    pub(super) pause: &'a mut dyn FnMut(&CopyStep<K>) -> Option<Pause>,
     /// Most steps of each kind. All steps of many copies would take as much memory as a tenth of the copies.
-    pub steps_max: usize,
+    pub(super) steps_max: usize,
     /// Whether a namespace exists and is not being deleted. In other namespaces, nothing is deleted: all copies go with
     /// their namespace.
-    pub is_active: &'a dyn Fn(&str) -> bool,
+    pub(super) is_active: &'a dyn Fn(&str) -> bool,
 }
 
-/// The steps that make the copies of `rule` complete.
-#[must_use]
-pub fn plan<K: Copyable>(
+/// The steps that make the copies of `rule` complete: copies to create first, then to check, to delete and to verify. At most
+/// [`View::steps_max`] of each; the others are left. Adds to the counts and the failures of the pass.
+pub(super) fn plan<'a, K: Copyable>(
     rule: &CopyratorRule,
     spec: &CopyratorSpec,
     sources: Sources<K>,
-    view: View<'_, K>,
-) -> CopyPlan<K> {
-    let shared = Arc::new(spec.clone());
-    let (sync, steps, plan) = (spec.sync_policy, Default::default(), CopyPlan::default());
-    let mut planner = Planner { sync, view, steps, plan };
-    let sources = planner.choose(sources);
-    planner.plan.sources = sources.to_copy.len();
+    view: View<'a, K>,
+    pass: &'a mut Pass,
+) -> Vec<CopyStep<K>> {
+    let (shared, sources) = (Arc::new(spec.clone()), choose(sources, pass));
+    let mut planner = Planner { sync: spec.sync_policy, view, steps: Default::default(), pass };
     for source in sources.to_copy.values() {
+        planner.pass.sources += 1;
         let original = Arc::new(Original::new(rule, &shared, Arc::clone(source)));
-        planner.plan.versions.push(original.version());
+        planner.pass.versions.push(original.version());
         for namespace in planner.view.targets {
             let place = Key { namespace: Some(namespace.clone()), name: original.name().clone() };
             if !sources.places.contains(&place) {
@@ -223,8 +184,7 @@ pub fn plan<K: Copyable>(
         }
     }
     planner.delete_all_but(&sources);
-    planner.plan.steps = planner.steps.into_iter().flatten().collect();
-    planner.plan
+    planner.steps.into_iter().flatten().collect()
 }
 
 /// The sources of a rule, by their names.
@@ -237,47 +197,47 @@ struct Chosen<K> {
     places: HashSet<Key>,
 }
 
+/// Of the sources of one name, the oldest one is copied. The others fail, and so do those without content.
+fn choose<K: Copyable>(sources: Sources<K>, pass: &mut Pass) -> Chosen<K> {
+    let (mut to_copy, mut places) = (BTreeMap::<SmolStr, Arc<K>>::new(), HashSet::new());
+    let mut readable = sources.readable;
+    // A copy of any rule is never a source, whatever the selector selects.
+    readable.retain(|source| {
+        !is_bound_to_its_namespace(&**source) && source.metadata().labels.get(LABEL).is_none()
+    });
+    readable.sort_by_key(|source| age(source.metadata()));
+    for source in readable {
+        places.insert(source.key());
+        if let Some(winner) = to_copy.get(&source.metadata().name) {
+            let message = format!("{} is older and has the same name; rename one of them", winner.key());
+            pass.failures.push(failure(&source.key(), OLDER_WINS, message));
+        } else {
+            to_copy.insert(source.metadata().name.clone(), source);
+        }
+    }
+    let mut staying = HashSet::new();
+    for Partial { metadata, message, .. } in sources.left_out.iter().map(|partial| &**partial) {
+        places.insert(metadata.key());
+        let message = format!("{message}: its copies stay as they are");
+        pass.failures.push(failure(&metadata.key(), SOURCE_TOO_LARGE, message));
+        if to_copy.get(&metadata.name).is_none_or(|oldest| age(metadata) < age(oldest.metadata())) {
+            staying.insert(metadata.name.clone());
+        }
+    }
+    to_copy.retain(|name, _| !staying.contains(name));
+    Chosen { to_copy, staying, places }
+}
+
 /// A plan in the making.
 struct Planner<'a, K> {
     sync: SyncPolicy,
     view: View<'a, K>,
     /// In the order of [`CopyStep::order`].
     steps: [Vec<CopyStep<K>>; 4],
-    plan: CopyPlan<K>,
+    pass: &'a mut Pass,
 }
 
 impl<K: Copyable> Planner<'_, K> {
-    /// Of the sources of one name, the oldest one is copied. The others fail, and so do those without content.
-    fn choose(&mut self, sources: Sources<K>) -> Chosen<K> {
-        let (mut to_copy, mut places) = (BTreeMap::<SmolStr, Arc<K>>::new(), HashSet::new());
-        let mut readable = sources.readable;
-        // A copy of any rule is never a source, whatever the selector selects.
-        readable.retain(|source| {
-            !is_bound_to_its_namespace(&**source) && source.metadata().labels.get(LABEL).is_none()
-        });
-        readable.sort_by_key(|source| age(source.metadata()));
-        for source in readable {
-            places.insert(source.key());
-            if let Some(winner) = to_copy.get(&source.metadata().name) {
-                let message = format!("{} is older and has the same name; rename one of them", winner.key());
-                self.plan.failures.push(failure(&source.key(), OLDER_WINS, message));
-            } else {
-                to_copy.insert(source.metadata().name.clone(), source);
-            }
-        }
-        let mut staying = HashSet::new();
-        for Partial { metadata, message, .. } in sources.left_out.iter().map(|partial| &**partial) {
-            places.insert(metadata.key());
-            let message = format!("{message}: its copies stay as they are");
-            self.plan.failures.push(failure(&metadata.key(), SOURCE_TOO_LARGE, message));
-            if to_copy.get(&metadata.name).is_none_or(|oldest| age(metadata) < age(oldest.metadata())) {
-                staying.insert(metadata.name.clone());
-            }
-        }
-        to_copy.retain(|name, _| !staying.contains(name));
-        Chosen { to_copy, staying, places }
-    }
-
     /// Plans the copy in one namespace.
     fn copy(&mut self, original: &Arc<Original<K>>, namespace: &SmolStr, place: &Key) {
         let step = |step: fn(Arc<Original<K>>, SmolStr) -> CopyStep<K>| {
@@ -285,24 +245,24 @@ impl<K: Copyable> Planner<'_, K> {
         };
         let Some(copied) = (self.view.find)(place) else {
             if !(self.view.was_created)(original, namespace) {
-                self.plan.wanted += 1;
+                self.pass.wanted += 1;
                 self.add(step(CopyStep::Create));
             }
             return;
         };
-        self.plan.wanted += 1;
+        self.pass.wanted += 1;
         match copied.mark.as_ref().map(|mark| (mark, (self.view.maker)(mark))) {
             _ if copied.metadata().is_terminating() => {
-                self.plan.failures.push(terminating(copied.metadata()));
+                self.pass.failures.push(terminating(copied.metadata()));
             }
             Some((mark, Maker::Us)) if original.is_up_to_date(mark) => {
                 // A pause means that somebody had changed the copy, and may have done so again.
                 let is_so =
                     self.sync == SyncPolicy::Once || copied.is_verified() || self.add(step(CopyStep::Verify));
-                self.plan.copies += usize::from(is_so);
+                self.pass.copies += usize::from(is_so);
             }
             Some((_, Maker::Older(other))) => {
-                self.plan.failures.push(failure(place, OLDER_WINS, older(&other)));
+                self.pass.failures.push(failure(place, OLDER_WINS, older(&other)));
             }
             Some((_, Maker::Us | Maker::Younger | Maker::Gone)) | None => {
                 self.add(step(CopyStep::Check));
@@ -328,15 +288,16 @@ impl<K: Copyable> Planner<'_, K> {
 
     /// Adds a step, if it is due. Returns whether it is.
     fn add(&mut self, step: CopyStep<K>) -> bool {
-        if !(self.view.is_due)(&step) {
+        if let Some(pause) = (self.view.pause)(&step) {
+            self.pass.pauses(pause);
             return false;
         }
         let steps = &mut self.steps[step.order()];
         if steps.len() < self.view.steps_max {
             steps.push(step);
         } else {
-            self.plan.left += 1;
-            self.plan.has_writes_left |= step.writes();
+            self.pass.left += 1;
+            self.pass.has_writes_left |= step.writes();
         }
         true
     }
@@ -347,31 +308,6 @@ fn age(source: &ObjectMeta) -> (Option<Timestamp>, Key) {
     (source.creation_timestamp, source.key())
 }
 
-/// A failure of the copy `key`.
-#[must_use]
-pub fn failure(key: &Key, reason: &str, message: String) -> CopyFailure {
-    let namespace = key.namespace.clone().unwrap_or_default();
-    CopyFailure { namespace, name: key.name.clone(), reason: reason.into(), message }
-}
-
-/// The failure of a copy that is created again after a deleted object of its name is gone.
-#[must_use]
-pub fn terminating(deleted: &ObjectMeta) -> CopyFailure {
-    let finalizers = deleted.finalizers.join(", ");
-    let message = format!(
-        "a deleted object of this name waits for its finalizers: {finalizers}; if nobody handles them, remove them from the object"
-    );
-    failure(&deleted.key(), TERMINATING, message)
-}
-
-/// The failure of a copy that is restored at the end of a pause.
-#[must_use]
-pub fn disputed(key: &Key) -> CopyFailure {
-    let message = "another client keeps changing or deleting the copy, so the operator restores it after growing pauses; stop \
-                   that client, exclude the namespace, or set syncPolicy to Once";
-    failure(key, DISPUTED, message.to_owned())
-}
-
 fn older(rule: &Key) -> String {
     format!(
         "the CopyratorRule {rule} has its copy there, and gives it up only to an older rule of its namespace"
@@ -380,7 +316,7 @@ fn older(rule: &Key) -> String {
 
 /// The step for an object that has the name of a copy.
 #[derive(Debug, PartialEq)]
-pub enum Decision {
+pub(super) enum Decision {
     /// It is as desired.
     Keep,
     /// These operations make it as desired.
@@ -392,8 +328,7 @@ pub enum Decision {
 }
 
 /// The step that turns `live` into the copy `desired` of `original`. `maker` is the maker of `live`, if it is a copy.
-#[must_use]
-pub fn decide<K: Copyable>(
+pub(super) fn decide<K: Copyable>(
     live: &K,
     desired: &K,
     maker: Option<Maker>,
@@ -461,8 +396,7 @@ fn path_of(operation: &Value) -> &str {
 }
 
 /// Whether objects like this one are made for their namespace alone, and are never copied.
-#[must_use]
-pub fn is_bound_to_its_namespace<K: Copyable>(object: &K) -> bool {
+pub(super) fn is_bound_to_its_namespace<K: Copyable>(object: &K) -> bool {
     let types =
         ["kubernetes.io/service-account-token", "bootstrap.kubernetes.io/token", "helm.sh/release.v1"];
     let name = &object.metadata().name;
@@ -474,8 +408,7 @@ pub fn is_bound_to_its_namespace<K: Copyable>(object: &K) -> bool {
 
 /// Whether the label or annotation with this key says which program has made an object. A copy with the mark of another program might be
 /// deleted by it, because the copy is in none of its manifests.
-#[must_use]
-pub fn is_marker(key: &str) -> bool {
+pub(super) fn is_marker(key: &str) -> bool {
     let Some((domain, name)) = key.split_once('/') else { return false };
     let is_of =
         |owner: &str| domain.strip_suffix(owner).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
@@ -487,8 +420,7 @@ pub fn is_marker(key: &str) -> bool {
 }
 
 /// Whether a namespace accepts new objects.
-#[must_use]
-pub fn is_active(namespace: &Namespace) -> bool {
+pub(super) fn is_active(namespace: &Namespace) -> bool {
     namespace.status.phase != "Terminating" && !namespace.metadata.is_terminating()
 }
 

@@ -12,8 +12,7 @@ use tracing::warn;
 use super::{
     Copyrator,
     copy::LABEL,
-    pass::Pass,
-    plan::{NAME_CONFLICT, OLDER_WINS, SOURCE_TOO_LARGE},
+    outcome::{NAME_CONFLICT, OLDER_WINS, Pass, SOURCE_TOO_LARGE},
     types::{CopyFailure, CopyratorRule, CopyratorSpec, CopyratorStatus, FAILURES_MAX},
 };
 
@@ -67,7 +66,7 @@ pub(super) fn status_of(pass: &Pass, namespaces: usize) -> CopyratorStatus {
         copies: count(pass.copies),
         failed: count(pass.failures.len()),
         failures,
-        once: pass.once.clone().unwrap_or_default(),
+        once: pass.once.clone(),
         ..CopyratorStatus::default()
     }
 }

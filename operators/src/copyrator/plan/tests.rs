@@ -69,7 +69,12 @@ impl Model {
         Some(Arc::new(copied))
     }
 
-    fn plan(&self, rule: &CopyratorRule, others: &[&CopyratorRule], targets: &[&str]) -> CopyPlan<ConfigMap> {
+    fn plan(
+        &self,
+        rule: &CopyratorRule,
+        others: &[&CopyratorRule],
+        targets: &[&str],
+    ) -> (Pass, Vec<CopyStep<ConfigMap>>) {
         let spec = rule.spec.as_ref().expect("readable");
         let sources = self.objects.values().map(|object| Arc::new(read(object)));
         let sources = sources.filter(|source| {
@@ -82,21 +87,19 @@ impl Model {
         let (left_out, readable) = sources.partition(|source| self.left_out.contains(&source.key()));
         let targets: Vec<SmolStr> = targets.iter().map(SmolStr::new).collect();
         let maker = |mark: &Mark| maker(mark, rule, others);
-        plan(
-            rule,
-            spec,
-            sources_of(readable, left_out),
-            View {
-                targets: &targets,
-                ours: ours.collect(),
-                find: &|key| self.copied(key),
-                was_created: &|_, _| false,
-                maker: &maker,
-                is_due: &mut |_| true,
-                steps_max: usize::MAX,
-                is_active: &|_| true,
-            },
-        )
+        let view = View {
+            targets: &targets,
+            ours: ours.collect(),
+            find: &|key| self.copied(key),
+            was_created: &|_, _| false,
+            maker: &maker,
+            pause: &mut |_| None,
+            steps_max: usize::MAX,
+            is_active: &|_| true,
+        };
+        let mut pass = Pass::default();
+        let steps = plan(rule, spec, sources_of(readable, left_out), view, &mut pass);
+        (pass, steps)
     }
 
     /// Does one step, as the operator does.
@@ -146,19 +149,14 @@ impl Model {
     }
 
     /// Does everything that is planned for a rule, until nothing is written any more.
-    fn settle(
-        &mut self,
-        rule: &CopyratorRule,
-        others: &[&CopyratorRule],
-        targets: &[&str],
-    ) -> CopyPlan<ConfigMap> {
+    fn settle(&mut self, rule: &CopyratorRule, others: &[&CopyratorRule], targets: &[&str]) -> Pass {
         for _ in 0..5 {
-            let (plan, before) = (self.plan(rule, others, targets), self.writes.len());
-            for step in &plan.steps {
+            let ((pass, steps), before) = (self.plan(rule, others, targets), self.writes.len());
+            for step in &steps {
                 self.step(step, rule, others);
             }
             if self.writes.len() == before {
-                return plan;
+                return pass;
             }
         }
         panic!("no end of writes: {:?}", self.writes);
@@ -181,9 +179,9 @@ const NEW: &str = "2026-11-22T07:00:00Z";
 fn a_copy_has_the_content_the_allowed_labels_and_the_marks() {
     let rule = rule("r1", OLD, &json!({"copyLabels": ["team", "copyrator", "absent"]}));
     let mut model = Model::with(&[object("src", "settings", "1")]);
-    let plan = model.settle(&rule, &[], &["src", "a", "b"]);
+    let pass = model.settle(&rule, &[], &["src", "a", "b"]);
     assert_eq!(model.writes, ["create a/settings", "create b/settings"]);
-    assert_eq!((plan.sources, plan.wanted, plan.copies), (1, 2, 2));
+    assert_eq!((pass.sources, pass.wanted, pass.copies), (1, 2, 2));
     let copy = &model.objects[&Key::namespaced("a", "settings")];
     assert_eq!(copy["metadata"]["labels"], json!({"flant.com/copy": "true", "team": "web"}));
     let annotations = copy["metadata"]["annotations"].as_object().expect("annotations");
@@ -249,9 +247,9 @@ fn a_copy_that_was_not_read_yet_counts_as_up_to_date() {
     let mut model = Model::with(&[object("src", "settings", "1")]);
     model.settle(&rule, &[], &["a"]);
     model.unread.insert(Key::namespaced("a", "settings"));
-    let plan = model.plan(&rule, &[], &["a"]);
-    assert_eq!((plan.copies, plan.wanted), (1, 1));
-    assert!(matches!(plan.steps[..], [CopyStep::Verify(..)]));
+    let (pass, steps) = model.plan(&rule, &[], &["a"]);
+    assert_eq!((pass.copies, pass.wanted), (1, 1));
+    assert!(matches!(steps[..], [CopyStep::Verify(..)]));
 }
 
 /// Its value is not kept in memory, but a patch that adds the first annotation would remove it.
@@ -278,8 +276,8 @@ fn the_older_rule_wins_whoever_comes_first() {
         let (first, second) = if first_is_old { (&old, &new) } else { (&new, &old) };
         model.settle(first, &[second], &["a"]);
         model.settle(second, &[first], &["a"]);
-        let (writes, plan) = (model.writes.len(), model.plan(&new, &[&old], &["a"]));
-        assert_eq!((plan.failures.len(), &*plan.failures[0].reason), (1, OLDER_WINS));
+        let (writes, (pass, _)) = (model.writes.len(), model.plan(&new, &[&old], &["a"]));
+        assert_eq!((pass.failures.len(), &*pass.failures[0].reason), (1, OLDER_WINS));
         model.settle(&old, &[&new], &["a"]);
         model.settle(&new, &[&old], &["a"]);
         assert_eq!(model.writes.len(), writes, "no flip-flop: {:?}", model.writes);
@@ -299,10 +297,10 @@ fn a_rule_takes_no_copy_of_a_rule_of_another_namespace_however_old_it_is() {
     old.metadata.namespace = Some("other".into());
     let mut model = Model::with(&[object("src", "settings", "1")]);
     model.settle(&new, &[&old], &["a"]);
-    let plan = model.settle(&old, &[&new], &["a"]);
+    let pass = model.settle(&old, &[&new], &["a"]);
     model.settle(&new, &[&old], &["a"]);
     assert_eq!(
-        (&*plan.failures[0].reason, &model.writes[..]),
+        (&*pass.failures[0].reason, &model.writes[..]),
         (OLDER_WINS, &["create a/settings".to_owned()][..])
     );
 }
@@ -402,8 +400,8 @@ fn content_that_can_never_change_is_replaced_only_if_it_is_ours() {
     let (old, new) =
         (rule("old", OLD, &json!({})), rule("new", NEW, &json!({"conflictPolicy": "Overwrite"})));
     let mut model = Model::with(&[fixed("src", "1"), fixed("b", "theirs")]);
-    let plan = model.settle(&new, &[], &["a", "b"]);
-    assert_eq!((plan.copies, model.data("b", "settings")), (1, Some("theirs")));
+    let pass = model.settle(&new, &[], &["a", "b"]);
+    assert_eq!((pass.copies, model.data("b", "settings")), (1, Some("theirs")));
     model.objects.insert(Key::namespaced("src", "settings"), fixed("src", "2"));
     // The older rule deletes only what is its own.
     model.settle(&old, &[&new], &["a"]);
@@ -422,11 +420,7 @@ fn settings(namespace: &str, created: &str) -> Arc<ConfigMap> {
 }
 
 /// The plan of a rule that copies from `src` and `other`, without copies, and the keys of its steps.
-fn plan_of(
-    sources: Sources<ConfigMap>,
-    targets: &[&str],
-    steps_max: usize,
-) -> (CopyPlan<ConfigMap>, Vec<String>) {
+fn plan_of(sources: Sources<ConfigMap>, targets: &[&str], steps_max: usize) -> (Pass, Vec<String>) {
     let rule = rule("r1", OLD, &json!({"namespaces": ["src", "other"]}));
     let targets: Vec<SmolStr> = targets.iter().map(SmolStr::new).collect();
     let view = View {
@@ -435,23 +429,23 @@ fn plan_of(
         find: &|_| None,
         was_created: &|_, _| false,
         maker: &|_| Maker::Us,
-        is_due: &mut |_| true,
+        pause: &mut |_| None,
         steps_max,
         is_active: &|_| true,
     };
-    let plan = plan(&rule, rule.spec.as_ref().expect("readable"), sources, view);
-    let steps = plan.steps.iter().map(|step| step.key().to_string()).collect();
-    (plan, steps)
+    let mut pass = Pass::default();
+    let steps = plan(&rule, rule.spec.as_ref().expect("readable"), sources, view, &mut pass);
+    (pass, steps.iter().map(|step| step.key().to_string()).collect())
 }
 
 #[test]
 fn of_two_sources_with_one_name_the_older_is_copied() {
     let sources = sources_of(vec![settings("src", NEW), settings("other", OLD)], Vec::new());
-    let (plan, created) = plan_of(sources, &["src", "other", "a", "b"], 1);
-    assert_eq!((created, plan.failures.len()), (vec!["a/settings".to_owned()], 1));
-    assert_eq!((&*plan.failures[0].namespace, &*plan.failures[0].reason), ("src", OLDER_WINS));
+    let (pass, created) = plan_of(sources, &["src", "other", "a", "b"], 1);
+    assert_eq!((created, pass.failures.len()), (vec!["a/settings".to_owned()], 1));
+    assert_eq!((&*pass.failures[0].namespace, &*pass.failures[0].reason), ("src", OLDER_WINS));
     // The copy for b is left.
-    assert_eq!((plan.wanted, plan.left, plan.has_writes_left), (2, 1, true));
+    assert_eq!((pass.wanted, pass.left, pass.has_writes_left), (2, 1, true));
 }
 
 /// Anybody in one of two namespaces could end the updates of the other's copies, with a source that is too large.
@@ -459,9 +453,9 @@ fn of_two_sources_with_one_name_the_older_is_copied() {
 fn a_source_for_which_there_is_no_room_keeps_the_copies_of_its_name_only_if_it_is_the_oldest() {
     for (readable, left_out, created) in [(OLD, NEW, vec!["a/settings"]), (NEW, OLD, vec![])] {
         let sources = sources_of(vec![settings("src", readable)], vec![settings("other", left_out)]);
-        let (plan, steps) = plan_of(sources, &["src", "other", "a"], 9);
+        let (pass, steps) = plan_of(sources, &["src", "other", "a"], 9);
         assert_eq!(steps, created);
-        assert_eq!((&*plan.failures[0].namespace, &*plan.failures[0].reason), ("other", SOURCE_TOO_LARGE));
+        assert_eq!((&*pass.failures[0].namespace, &*pass.failures[0].reason), ("other", SOURCE_TOO_LARGE));
     }
 }
 
@@ -516,8 +510,8 @@ fn objects_that_belong_to_their_namespace_are_never_copied() {
     copy["metadata"]["labels"][LABEL] = json!("true");
     let helm = object("src", "sh.helm.release.v1.web.v1", "1");
     let model = Model::with(&[object("src", "kube-root-ca.crt", "1"), helm, copy]);
-    let plan = model.plan(&rule, &[], &["a"]);
-    assert_eq!((plan.sources, plan.steps.len()), (0, 0));
+    let (pass, steps) = model.plan(&rule, &[], &["a"]);
+    assert_eq!((pass.sources, steps.len()), (0, 0));
     for (kind, expected) in [("kubernetes.io/service-account-token", true), ("kubernetes.io/tls", false)] {
         let secret = Secret { r#type: kind.into(), ..Secret::default() };
         assert_eq!(is_bound_to_its_namespace(&secret), expected, "{kind}");
@@ -586,8 +580,8 @@ proptest! {
             }
             let rule = if which == 0 { &old } else { &new };
             let index = usize::from(which != 0);
-            let plan = model.plan(rule, &[&old, &new], &at(&targets[index]));
-            if let Some(step) = plan.steps.get(other) {
+            let (_, steps) = model.plan(rule, &[&old, &new], &at(&targets[index]));
+            if let Some(step) = steps.get(other) {
                 model.step(step, rule, &[&old, &new]);
             }
         }
