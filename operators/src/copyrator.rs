@@ -9,8 +9,9 @@
 //! namespace: default
 //! ```
 //!
-//! [`plan`] computes what to do, [`pass`] does a bounded share of it, [`backoff`] says what waits, and [`copy`] knows a copy by its marks. The garbage
-//! collector does not delete the copies, because they are in other namespaces than the rule. So the rule has a finalizer.
+//! [`plan`] computes what to do, [`pass`] does a bounded share of it, [`backoff`] has the pauses between attempts, [`outcome`] has the counts
+//! and failures, and [`copy`] knows a copy by its marks. The garbage collector does not delete the copies, because they are in other
+//! namespaces than the rule. So the rule has a finalizer.
 
 mod backoff;
 pub mod copy;
@@ -105,8 +106,8 @@ pub struct Copyrator {
     settings: Settings,
     rules: Rules,
     namespaces: Watch<Namespace>,
-    config_maps: Copies<ConfigMap>,
-    secrets: Option<Copies<Secret>>,
+    config_maps: Arc<Copies<ConfigMap>>,
+    secrets: Option<Arc<Copies<Secret>>>,
     /// For the objects to copy, of both kinds.
     budget: Arc<Budget>,
     events: Events,
@@ -355,15 +356,14 @@ impl Copyrator {
         let (others, settings) = (self.rules.clone(), self.settings.clone());
         let order = Arc::new(Order {
             rule: Arc::clone(rule.object()),
-            sync: spec.sync_policy,
-            policy: spec.conflict_policy,
+            spec: Arc::new(spec.clone()),
             maker: Box::new(move |mark| rules.maker(mark, &us)),
             copied_by: Box::new(move |kind, object| others.copying(&settings, kind, object)),
         });
         let mut pass = Pass::default();
-        self.keep(&self.config_maps, &order, spec, targets, &mut pass).await;
+        self.keep(&self.config_maps, &order, targets, &mut pass).await;
         if let Some(secrets) = &self.secrets {
-            self.keep(secrets, &order, spec, targets, &mut pass).await;
+            self.keep(secrets, &order, targets, &mut pass).await;
         }
         if !pass.writes.is_empty() {
             info!(key = %rule.key(), writes = pass.writes.len(), "copied");
@@ -374,18 +374,17 @@ impl Copyrator {
 
     async fn keep<K: Copyable>(
         &self,
-        copies: &Copies<K>,
+        copies: &Arc<Copies<K>>,
         order: &Arc<Order>,
-        spec: &CopyratorSpec,
         targets: &[SmolStr],
         pass: &mut Pass,
     ) {
-        let sources = if spec.rule_type == K::RULE_TYPE && !order.rule.metadata.is_terminating() {
-            self.sources(&order.rule, spec).await
+        let sources = if order.spec.rule_type == K::RULE_TYPE && !order.rule.metadata.is_terminating() {
+            self.sources(&order.rule, &order.spec).await
         } else {
             Sources::default()
         };
-        copies.keep(order, spec, sources, targets, &self.namespaces, pass).await;
+        copies.keep(order, sources, targets, &self.namespaces, pass).await;
     }
 
     /// Notes for which places a rule waits.

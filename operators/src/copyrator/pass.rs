@@ -26,7 +26,7 @@ use super::{
     copy::{ALL_COPIES, Copied, Copyable, Mark, Original, with_edits},
     outcome::{DISPUTED, NAME_CONFLICT, Pass, failure, terminating},
     plan::{CopyStep, Decision, Maker, Sources, View, decide, is_active, plan},
-    types::{ConflictPolicy, CopyFailure, CopyratorRule, CopyratorSpec, Once, RuleType, SyncPolicy},
+    types::{CopyFailure, CopyratorRule, CopyratorSpec, Once, RuleType, SyncPolicy},
 };
 
 /// Most steps in one pass, unless [`PASSES`] ask for more. The rule is reconciled again at once for the rest, after other rules.
@@ -56,8 +56,7 @@ type CopiedBy = dyn Fn(RuleType, &ObjectMeta) -> Option<Key> + Send + Sync;
 /// The rule of a pass, shared by its steps.
 pub(super) struct Order {
     pub(super) rule: Arc<CopyratorRule>,
-    pub(super) sync: SyncPolicy,
-    pub(super) policy: ConflictPolicy,
+    pub(super) spec: Arc<CopyratorSpec>,
     pub(super) maker: Box<dyn Fn(&Mark) -> Maker + Send + Sync>,
     /// The rule that copies an object, if any.
     pub(super) copied_by: Box<CopiedBy>,
@@ -75,7 +74,7 @@ impl<K: Copyable> Copies<K> {
     pub(super) fn new(
         cluster: &Cluster,
         is_rule: impl Fn(&Mark) -> bool + Clone + Send + Sync + 'static,
-    ) -> Copies<K> {
+    ) -> Arc<Copies<K>> {
         let watch = cluster.watch([Scope { labels: ALL_COPIES.to_owned(), ..Scope::default() }]);
         let by_rule =
             watch.index(|copied: &Copied<K>| copied.mark.as_ref().map(|mark| mark.rule_uid.clone()));
@@ -88,14 +87,13 @@ impl<K: Copyable> Copies<K> {
                 lost.lost((mark.rule_uid.clone(), last.metadata().key()));
             }
         });
-        Copies { cluster: cluster.clone(), watch, by_rule, backoffs, _listening: listening }
+        Arc::new(Copies { cluster: cluster.clone(), watch, by_rule, backoffs, _listening: listening })
     }
 
     /// Makes the copies of a rule complete, or begins to, and adds the result to the pass.
     pub(super) async fn keep(
-        &self,
+        self: &Arc<Self>,
         order: &Arc<Order>,
-        spec: &CopyratorSpec,
         sources: Sources<K>,
         targets: &[SmolStr],
         namespaces: &Watch<Namespace>,
@@ -107,7 +105,7 @@ impl<K: Copyable> Copies<K> {
         let before = &order.rule.status.once;
         let copied: HashSet<_> = before.sources.iter().map(String::as_str).collect();
         let copied_to: HashSet<_> = before.namespaces.iter().collect();
-        let is_once = spec.sync_policy == SyncPolicy::Once && spec.rule_type == K::RULE_TYPE;
+        let is_once = order.spec.sync_policy == SyncPolicy::Once && order.spec.rule_type == K::RULE_TYPE;
         let was_created = |original: &Original<K>, namespace: &SmolStr| {
             is_once
                 && copied.contains(&*original.version())
@@ -136,7 +134,7 @@ impl<K: Copyable> Copies<K> {
             steps_max,
             is_active: &|name| namespace(name).is_some_and(|namespace| is_active(&namespace)),
         };
-        let steps = plan(&order.rule, spec, sources, view, pass);
+        let steps = plan(&order.rule, &order.spec, sources, view, pass);
         for unwanted in lost {
             self.backoffs.forget(&(uid.clone(), unwanted));
         }
@@ -151,7 +149,13 @@ impl<K: Copyable> Copies<K> {
     }
 
     /// Runs steps until the pass has its share of them, its time is over, or the API server does not accept requests.
-    async fn run(&self, order: &Arc<Order>, steps: Vec<CopyStep<K>>, steps_max: usize, pass: &mut Pass) {
+    async fn run(
+        self: &Arc<Self>,
+        order: &Arc<Order>,
+        steps: Vec<CopyStep<K>>,
+        steps_max: usize,
+        pass: &mut Pass,
+    ) {
         let (start, mut running) = (Instant::now(), JoinSet::new());
         let try_lasting = self.backoffs.try_lasting();
         let (mut started, mut bytes) = (0, 0);
@@ -167,12 +171,10 @@ impl<K: Copyable> Copies<K> {
                 bytes += step_bytes;
                 // A verified copy is counted already.
                 pass.copies -= usize::from(!step.writes());
-                let (cluster, watch) = (self.cluster.clone(), self.watch.clone());
-                let work =
-                    Work { cluster, watch, order: Arc::clone(order), backoffs: Arc::clone(&self.backoffs) };
+                let (copies, order) = (Arc::clone(self), Arc::clone(order));
                 running.spawn(traces::part(async move {
                     let (key, wanted) = (step.key(), step.digest());
-                    (key, wanted, step_bytes, work.run(step).await)
+                    (key, wanted, step_bytes, copies.step(&order, step).await)
                 }));
             }
             let Some(ended) = running.join_next().await else { break };
@@ -239,31 +241,21 @@ impl<K: Copyable> Copies<K> {
         }
         pass.pauses((failure, end));
     }
-}
 
-/// The input of a step.
-struct Work<K> {
-    cluster: Cluster,
-    watch: Watch<Copied<K>>,
-    order: Arc<Order>,
-    backoffs: Arc<CopyBackoffs>,
-}
-
-impl<K: Copyable> Work<K> {
-    async fn run(self, step: CopyStep<K>) -> Result<Done, Error> {
+    async fn step(&self, order: &Order, step: CopyStep<K>) -> Result<Done, Error> {
         let key = step.key();
-        let place = (self.order.rule.metadata.uid.clone(), key.clone());
+        let place = (order.rule.metadata.uid.clone(), key.clone());
         match &step {
             CopyStep::Create(original, namespace) if !self.backoffs.has(&place) => {
-                self.create(original, namespace, &place).await
+                self.create(order, original, &place).await
             }
             // A create counts against a ResourceQuota even if it fails, so a GET comes first.
-            CopyStep::Create(original, namespace) => match self.check(original, namespace).await {
-                Err(error) if error.is_not_found() => self.create(original, namespace, &place).await,
+            CopyStep::Create(original, namespace) => match self.check(order, original, namespace).await {
+                Err(error) if error.is_not_found() => self.create(order, original, &place).await,
                 checked => checked,
             },
             CopyStep::Check(original, namespace) | CopyStep::Verify(original, namespace) => {
-                self.check(original, namespace).await
+                self.check(order, original, namespace).await
             }
             CopyStep::Delete(copied) => {
                 self.cluster.delete(&**copied).await.map(|()| Done::Wrote(Write::Deleted(key.to_string())))
@@ -271,20 +263,21 @@ impl<K: Copyable> Work<K> {
         }
     }
 
-    async fn create(&self, original: &Original<K>, namespace: &str, place: &Place) -> Result<Done, Error> {
+    async fn create(&self, order: &Order, original: &Original<K>, place: &Place) -> Result<Done, Error> {
+        let namespace = place.1.namespace.as_deref().unwrap_or_default();
         match self.cluster.create(&Copied::to_create(original.copy_for(namespace))).await {
             Ok(created) => {
                 self.verified(&created);
                 let write = if self.backoffs.is_lost(place) { Write::Restored } else { Write::Created };
                 Ok(Done::Wrote(write(place.1.to_string())))
             }
-            Err(error) if error.is_already_exists() => self.check(original, namespace).await,
+            Err(error) if error.is_already_exists() => self.check(order, original, namespace).await,
             Err(error) => Err(error),
         }
     }
 
     /// Reads the object that has the name of the copy, and makes it the copy if it may be.
-    async fn check(&self, original: &Original<K>, namespace: &str) -> Result<Done, Error> {
+    async fn check(&self, order: &Order, original: &Original<K>, namespace: &str) -> Result<Done, Error> {
         let mut desired = original.copy_for(namespace);
         let key = desired.key();
         let found = self.cluster.get_live::<K>(&key).await?;
@@ -293,9 +286,9 @@ impl<K: Copyable> Work<K> {
             return Ok(Done::Conflict(terminating(live.metadata())));
         }
         let mark = Mark::of(live.metadata());
-        let maker = mark.as_ref().map(|mark| (self.order.maker)(mark));
+        let maker = mark.as_ref().map(|mark| (order.maker)(mark));
         if matches!(maker, Some(Maker::Gone) | None)
-            && let Some(rule) = (self.order.copied_by)(K::RULE_TYPE, live.metadata())
+            && let Some(rule) = (order.copied_by)(K::RULE_TYPE, live.metadata())
         {
             // As a copy, the object would no longer be a source, and that rule would delete all copies of it.
             let message = format!(
@@ -304,7 +297,7 @@ impl<K: Copyable> Work<K> {
             return Ok(Done::Conflict(failure(&key, NAME_CONFLICT, message)));
         }
         // The source has not changed since the copy was made, by this rule or another one.
-        let may_be_edited = self.order.sync == SyncPolicy::Once
+        let may_be_edited = order.spec.sync_policy == SyncPolicy::Once
             && mark.as_ref().is_some_and(|mark| original.is_up_to_date(mark));
         if may_be_edited {
             desired = with_edits(&desired, live);
@@ -317,7 +310,7 @@ impl<K: Copyable> Work<K> {
         let is_same_source = mark.as_ref().is_some_and(|mark| original.is_source_of(mark));
         let is_edited = |mark: Arc<Mark>| original.is_up_to_date(&mark) || mark.is_incomplete();
         let is_drift = maker == Some(Maker::Us) && mark.is_some_and(is_edited);
-        let decision = decide(live, &desired, maker, is_same_source, self.order.policy);
+        let decision = decide(live, &desired, maker, is_same_source, order.spec.conflict_policy);
         let live = Arc::new(Copied::of(live));
         // It may be larger than its source.
         drop(found);
@@ -371,7 +364,7 @@ mod tests {
     /// An embedded server, and the copies on it.
     struct Fixture {
         server: ApiServer,
-        copies: Copies<ConfigMap>,
+        copies: Arc<Copies<ConfigMap>>,
     }
 
     const COPY: &str = "default/settings";
@@ -405,16 +398,14 @@ mod tests {
                 .extend(metadata.as_object().expect("fields").clone());
             let rule: CopyratorRule = serde_json::from_value(rule).expect("a rule");
             let spec = rule.spec.clone().expect("the fields of a rule");
-            let policy = spec.conflict_policy;
             let (maker, copied_by) = (Box::new(|_: &Mark| Maker::Us), Box::new(|_, _: &ObjectMeta| None));
-            let sync = spec.sync_policy;
-            let order = Arc::new(Order { rule: Arc::new(rule), sync, policy, maker, copied_by });
+            let order = Order { rule: Arc::new(rule), spec: Arc::new(spec), maker, copied_by };
             let metadata = json!({"name": "settings", "namespace": "sources", "resourceVersion": "1"});
             let source: ConfigMap = serde_json::from_value(json!({"metadata": metadata})).expect("a source");
             let namespaces = self.copies.cluster.watch::<Namespace>([Scope::default()]);
             let sources = Sources { readable: vec![Arc::new(source)], ..Sources::default() };
             let mut pass = Pass::default();
-            self.copies.keep(&order, &spec, sources, targets, &namespaces, &mut pass).await;
+            self.copies.keep(&Arc::new(order), sources, targets, &namespaces, &mut pass).await;
             pass
         }
 

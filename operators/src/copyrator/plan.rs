@@ -165,16 +165,16 @@ pub(super) struct View<'a, K> {
 /// [`View::steps_max`] of each; the others are left. Adds to the counts and the failures of the pass.
 pub(super) fn plan<'a, K: Copyable>(
     rule: &CopyratorRule,
-    spec: &CopyratorSpec,
+    spec: &Arc<CopyratorSpec>,
     sources: Sources<K>,
     view: View<'a, K>,
     pass: &'a mut Pass,
 ) -> Vec<CopyStep<K>> {
-    let (shared, sources) = (Arc::new(spec.clone()), choose(sources, pass));
+    let sources = choose(sources, pass);
     let mut planner = Planner { sync: spec.sync_policy, view, steps: Default::default(), pass };
     for source in sources.to_copy.values() {
         planner.pass.sources += 1;
-        let original = Arc::new(Original::new(rule, &shared, Arc::clone(source)));
+        let original = Arc::new(Original::new(rule, spec, Arc::clone(source)));
         planner.pass.versions.push(original.version());
         for namespace in planner.view.targets {
             let place = Key { namespace: Some(namespace.clone()), name: original.name().clone() };

@@ -75,7 +75,7 @@ impl Model {
         others: &[&CopyratorRule],
         targets: &[&str],
     ) -> (Pass, Vec<CopyStep<ConfigMap>>) {
-        let spec = rule.spec.as_ref().expect("readable");
+        let spec = Arc::new(rule.spec.clone().expect("readable"));
         let sources = self.objects.values().map(|object| Arc::new(read(object)));
         let sources = sources.filter(|source| {
             source.metadata.namespace.as_deref() == Some("src")
@@ -98,7 +98,7 @@ impl Model {
             is_active: &|_| true,
         };
         let mut pass = Pass::default();
-        let steps = plan(rule, spec, sources_of(readable, left_out), view, &mut pass);
+        let steps = plan(rule, &spec, sources_of(readable, left_out), view, &mut pass);
         (pass, steps)
     }
 
@@ -434,7 +434,7 @@ fn plan_of(sources: Sources<ConfigMap>, targets: &[&str], steps_max: usize) -> (
         is_active: &|_| true,
     };
     let mut pass = Pass::default();
-    let steps = plan(&rule, rule.spec.as_ref().expect("readable"), sources, view, &mut pass);
+    let steps = plan(&rule, &Arc::new(rule.spec.clone().expect("readable")), sources, view, &mut pass);
     (pass, steps.iter().map(|step| step.key().to_string()).collect())
 }
 
