@@ -50,7 +50,7 @@ use copy::{Copied, Copyable, LABEL, Mark};
 pub use glob::Glob;
 use outcome::{OLDER_WINS, Pass};
 use pass::{Copies, Order};
-use plan::{Maker, Sources, is_active, is_bound_to_its_namespace};
+use plan::{Maker, is_active, is_bound_to_its_namespace};
 use report::{state_of, status_of};
 use types::{CopyratorDeletionPolicy, RuleType};
 pub use types::{CopyratorRule, CopyratorSpec};
@@ -328,7 +328,7 @@ impl Rules {
 
 impl Copyrator {
     /// The objects to copy. Reads those again for whose content there is room now.
-    async fn sources<K: Copyable>(&self, rule: &CopyratorRule, spec: &CopyratorSpec) -> Sources<K> {
+    async fn sources<K: Copyable>(&self, rule: &CopyratorRule, spec: &CopyratorSpec) -> Vec<Found<K>> {
         let watch = self.cluster.watch_keeping::<K>(spec.sources(rule), &within(&self.budget));
         for found in watch.all_found() {
             if let Found::Partial(partial) = found
@@ -339,15 +339,11 @@ impl Copyrator {
                 drop(self.cluster.get_live::<K>(&partial.metadata.key()).await);
             }
         }
-        let mut sources = Sources::default();
-        for found in watch.all_found() {
-            match found {
-                Found::Readable(object) => sources.readable.push(object),
-                Found::Partial(partial) if partial.cause == PartialCause::Unwanted => {}
-                Found::Partial(partial) => sources.left_out.push(partial),
-            }
-        }
-        sources
+        let is_wanted = |found: &Found<K>| match found {
+            Found::Readable(_) => true,
+            Found::Partial(partial) => partial.cause != PartialCause::Unwanted,
+        };
+        watch.all_found().into_iter().filter(is_wanted).collect()
     }
 
     /// One pass over the copies of both kinds: the rule may have had the other `ruleType` before.
@@ -382,7 +378,7 @@ impl Copyrator {
         let sources = if order.spec.rule_type == K::RULE_TYPE && !order.rule.metadata.is_terminating() {
             self.sources(&order.rule, &order.spec).await
         } else {
-            Sources::default()
+            Vec::new()
         };
         copies.keep(order, sources, targets, &self.namespaces, pass).await;
     }

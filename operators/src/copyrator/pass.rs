@@ -14,7 +14,7 @@ use listwatch::{
     children::{Refusal, UNSEEN_RECHECK, Write},
     client::Error,
     cluster::{Cluster, Index, Watch},
-    resource::{Key, ObjectMeta, Resource, Scope, Uid, kinds::Namespace},
+    resource::{Key, ObjectMeta, Resource, Scope, Uid, kinds::Namespace, list::Found},
     store::{Change, Listening},
     traces,
 };
@@ -25,7 +25,7 @@ use super::{
     backoff::{CopyBackoffs, Place, Setback},
     copy::{ALL_COPIES, Copied, Copyable, Mark, Original, with_edits},
     outcome::{DISPUTED, NAME_CONFLICT, Pass, failure, terminating},
-    plan::{CopyStep, Decision, Maker, Sources, View, decide, is_active, plan},
+    plan::{CopyStep, Decision, Maker, View, decide, is_active, plan},
     types::{CopyFailure, CopyratorRule, CopyratorSpec, Once, RuleType, SyncPolicy},
 };
 
@@ -94,7 +94,7 @@ impl<K: Copyable> Copies<K> {
     pub(super) async fn keep(
         self: &Arc<Self>,
         order: &Arc<Order>,
-        sources: Sources<K>,
+        sources: Vec<Found<K>>,
         targets: &[SmolStr],
         namespaces: &Watch<Namespace>,
         pass: &mut Pass,
@@ -112,8 +112,8 @@ impl<K: Copyable> Copies<K> {
                 && uid_of(namespace).is_some_and(|uid| copied_to.contains(&uid))
         };
         let ours = self.by_rule.get(uid);
-        let steps_max = STEPS_MAX.max(ours.len().max(sources.readable.len() * targets.len()) / PASSES);
-        let is_complete = sources.left_out.is_empty();
+        let steps_max = STEPS_MAX.max(ours.len().max(sources.len() * targets.len()) / PASSES);
+        let is_complete = sources.iter().all(|source| source.readable().is_some());
         if !is_complete {
             pass.waits_until(Instant::now() + UNSEEN_RECHECK);
         }
@@ -403,9 +403,16 @@ mod tests {
             let metadata = json!({"name": "settings", "namespace": "sources", "resourceVersion": "1"});
             let source: ConfigMap = serde_json::from_value(json!({"metadata": metadata})).expect("a source");
             let namespaces = self.copies.cluster.watch::<Namespace>([Scope::default()]);
-            let sources = Sources { readable: vec![Arc::new(source)], ..Sources::default() };
             let mut pass = Pass::default();
-            self.copies.keep(&Arc::new(order), sources, targets, &namespaces, &mut pass).await;
+            self.copies
+                .keep(
+                    &Arc::new(order),
+                    vec![Found::Readable(Arc::new(source))],
+                    targets,
+                    &namespaces,
+                    &mut pass,
+                )
+                .await;
             pass
         }
 

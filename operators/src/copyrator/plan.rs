@@ -17,9 +17,7 @@ use std::{
     sync::Arc,
 };
 
-use listwatch::resource::{
-    Key, MANAGED_BY, ObjectMeta, Resource, Timestamp, diff, kinds::Namespace, list::Partial,
-};
+use listwatch::resource::{Key, MANAGED_BY, ObjectMeta, Resource, diff, kinds::Namespace, list::Found};
 use serde_json::Value;
 use smol_str::SmolStr;
 
@@ -131,15 +129,6 @@ impl<K: Copyable> CopyStep<K> {
     }
 }
 
-/// The objects that match the selector of a rule, at one moment.
-#[derive(Default)]
-pub(super) struct Sources<K> {
-    /// Those to copy.
-    pub(super) readable: Vec<Arc<K>>,
-    /// Those for whose content there is no room. Their copies stay as they are.
-    pub(super) left_out: Vec<Arc<Partial>>,
-}
-
 /// The state of the cluster for a [`plan`].
 pub(super) struct View<'a, K> {
     /// The namespaces that get copies.
@@ -166,13 +155,13 @@ pub(super) struct View<'a, K> {
 pub(super) fn plan<'a, K: Copyable>(
     rule: &CopyratorRule,
     spec: &Arc<CopyratorSpec>,
-    sources: Sources<K>,
+    sources: Vec<Found<K>>,
     view: View<'a, K>,
     pass: &'a mut Pass,
 ) -> Vec<CopyStep<K>> {
     let sources = choose(sources, pass);
     let mut planner = Planner { sync: spec.sync_policy, view, steps: Default::default(), pass };
-    for source in sources.to_copy.values() {
+    for source in sources.oldest.values().filter_map(Found::readable) {
         planner.pass.sources += 1;
         let original = Arc::new(Original::new(rule, spec, Arc::clone(source)));
         planner.pass.versions.push(original.version());
@@ -189,43 +178,40 @@ pub(super) fn plan<'a, K: Copyable>(
 
 /// The sources of a rule, by their names.
 struct Chosen<K> {
-    /// The oldest source of each name.
-    to_copy: BTreeMap<SmolStr, Arc<K>>,
-    /// The names whose copies stay as they are: there is no room for the oldest source.
-    staying: HashSet<SmolStr>,
+    /// The oldest source of each name. If there is no room for its content, its copies stay as they are.
+    oldest: BTreeMap<SmolStr, Found<K>>,
     /// Where the sources are. None of these places gets a copy.
     places: HashSet<Key>,
 }
 
 /// Of the sources of one name, the oldest one is copied. The others fail, and so do those without content.
-fn choose<K: Copyable>(sources: Sources<K>, pass: &mut Pass) -> Chosen<K> {
-    let (mut to_copy, mut places) = (BTreeMap::<SmolStr, Arc<K>>::new(), HashSet::new());
-    let mut readable = sources.readable;
+fn choose<K: Copyable>(mut sources: Vec<Found<K>>, pass: &mut Pass) -> Chosen<K> {
+    let mut chosen = Chosen { oldest: BTreeMap::new(), places: HashSet::new() };
     // A copy of any rule is never a source, whatever the selector selects.
-    readable.retain(|source| {
+    let is_copied = |source: &Arc<K>| {
         !is_bound_to_its_namespace(&**source) && source.metadata().labels.get(LABEL).is_none()
-    });
-    readable.sort_by_key(|source| age(source.metadata()));
-    for source in readable {
-        places.insert(source.key());
-        if let Some(winner) = to_copy.get(&source.metadata().name) {
-            let message = format!("{} is older and has the same name; rename one of them", winner.key());
-            pass.failures.push(failure(&source.key(), OLDER_WINS, message));
-        } else {
-            to_copy.insert(source.metadata().name.clone(), source);
+    };
+    sources.retain(|source| source.readable().is_none_or(is_copied));
+    // The oldest first.
+    sources.sort_by_key(|source| (source.metadata().creation_timestamp, source.metadata().key()));
+    for source in sources {
+        let (key, oldest) = (source.metadata().key(), chosen.oldest.get(&source.metadata().name));
+        match (&source, oldest) {
+            (Found::Partial(partial), _) => {
+                let message = format!("{}: its copies stay as they are", partial.message);
+                pass.failures.push(failure(&key, SOURCE_TOO_LARGE, message));
+            }
+            (Found::Readable(_), Some(oldest)) => {
+                let oldest = oldest.metadata().key();
+                let message = format!("{oldest} is older and has the same name; rename one of them");
+                pass.failures.push(failure(&key, OLDER_WINS, message));
+            }
+            (Found::Readable(_), None) => {}
         }
+        chosen.oldest.entry(key.name.clone()).or_insert(source);
+        chosen.places.insert(key);
     }
-    let mut staying = HashSet::new();
-    for Partial { metadata, message, .. } in sources.left_out.iter().map(|partial| &**partial) {
-        places.insert(metadata.key());
-        let message = format!("{message}: its copies stay as they are");
-        pass.failures.push(failure(&metadata.key(), SOURCE_TOO_LARGE, message));
-        if to_copy.get(&metadata.name).is_none_or(|oldest| age(metadata) < age(oldest.metadata())) {
-            staying.insert(metadata.name.clone());
-        }
-    }
-    to_copy.retain(|name, _| !staying.contains(name));
-    Chosen { to_copy, staying, places }
+    chosen
 }
 
 /// A plan in the making.
@@ -276,10 +262,13 @@ impl<K: Copyable> Planner<'_, K> {
         for copied in mem::take(&mut self.view.ours) {
             let metadata = copied.metadata();
             let Some(namespace) = &metadata.namespace else { continue };
-            let is_wanted = sources.staying.contains(&metadata.name)
-                || sources.to_copy.contains_key(&metadata.name)
-                    && targets.contains(namespace)
-                    && !sources.places.contains(&copied.key());
+            let is_wanted = match sources.oldest.get(&metadata.name) {
+                Some(Found::Readable(_)) => {
+                    targets.contains(namespace) && !sources.places.contains(&copied.key())
+                }
+                Some(Found::Partial(_)) => true,
+                None => false,
+            };
             if !is_wanted && !metadata.is_terminating() && (self.view.is_active)(namespace) {
                 self.add(CopyStep::Delete(copied));
             }
@@ -301,11 +290,6 @@ impl<K: Copyable> Planner<'_, K> {
         }
         true
     }
-}
-
-/// Of two sources with one name, the one with the lower age is copied.
-fn age(source: &ObjectMeta) -> (Option<Timestamp>, Key) {
-    (source.creation_timestamp, source.key())
 }
 
 fn older(rule: &Key) -> String {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use listwatch::resource::{
     kinds::{ConfigMap, Secret},
-    list::PartialCause,
+    list::{Partial, PartialCause},
 };
 use proptest::prelude::*;
 use serde_json::json;
@@ -34,12 +34,12 @@ fn read(object: &Value) -> ConfigMap {
     serde_json::from_value(object.clone()).expect("a ConfigMap")
 }
 
-fn sources_of(readable: Vec<Arc<ConfigMap>>, left_out: Vec<Arc<ConfigMap>>) -> Sources<ConfigMap> {
+fn sources_of(readable: Vec<Arc<ConfigMap>>, left_out: Vec<Arc<ConfigMap>>) -> Vec<Found<ConfigMap>> {
     let partial = |source: Arc<ConfigMap>| {
         let (metadata, message) = (source.metadata.clone(), "no room".to_owned());
-        Arc::new(Partial { metadata, message, cause: PartialCause::NoRoom(1) })
+        Found::Partial(Arc::new(Partial { metadata, message, cause: PartialCause::NoRoom(1) }))
     };
-    Sources { readable, left_out: left_out.into_iter().map(partial).collect() }
+    readable.into_iter().map(Found::Readable).chain(left_out.into_iter().map(partial)).collect()
 }
 
 /// The objects of a cluster, by namespace and name.
@@ -420,7 +420,7 @@ fn settings(namespace: &str, created: &str) -> Arc<ConfigMap> {
 }
 
 /// The plan of a rule that copies from `src` and `other`, without copies, and the keys of its steps.
-fn plan_of(sources: Sources<ConfigMap>, targets: &[&str], steps_max: usize) -> (Pass, Vec<String>) {
+fn plan_of(sources: Vec<Found<ConfigMap>>, targets: &[&str], steps_max: usize) -> (Pass, Vec<String>) {
     let rule = rule("r1", OLD, &json!({"namespaces": ["src", "other"]}));
     let targets: Vec<SmolStr> = targets.iter().map(SmolStr::new).collect();
     let view = View {
@@ -451,11 +451,17 @@ fn of_two_sources_with_one_name_the_older_is_copied() {
 /// Anybody in one of two namespaces could end the updates of the other's copies, with a source that is too large.
 #[test]
 fn a_source_for_which_there_is_no_room_keeps_the_copies_of_its_name_only_if_it_is_the_oldest() {
-    for (readable, left_out, created) in [(OLD, NEW, vec!["a/settings"]), (NEW, OLD, vec![])] {
+    let too_large = ("other", SOURCE_TOO_LARGE);
+    for (readable, left_out, created, expected) in [
+        (OLD, NEW, vec!["a/settings"], vec![too_large]),
+        (NEW, OLD, vec![], vec![too_large, ("src", OLDER_WINS)]),
+    ] {
         let sources = sources_of(vec![settings("src", readable)], vec![settings("other", left_out)]);
         let (pass, steps) = plan_of(sources, &["src", "other", "a"], 9);
         assert_eq!(steps, created);
-        assert_eq!((&*pass.failures[0].namespace, &*pass.failures[0].reason), ("other", SOURCE_TOO_LARGE));
+        let failures: Vec<_> =
+            pass.failures.iter().map(|failure| (&*failure.namespace, &*failure.reason)).collect();
+        assert_eq!(failures, expected);
     }
 }
 
