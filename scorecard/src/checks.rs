@@ -31,14 +31,16 @@ mod time_travel;
 mod throttled;
 mod watches_come_back;
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, pin::pin};
 
 use futures_util::{
-    FutureExt,
+    FutureExt, StreamExt,
     future::{LocalBoxFuture, ready},
+    stream,
 };
 
 use super::{
+    journal,
     lab::ChildKey,
     reference::Reference,
     report::{Outcome, Verdict},
@@ -63,9 +65,9 @@ pub(super) const CHECKS: [NamedCheck; 30] = [
     (crash_between_writes::NAME, Extent::Quick, |reference| crash_between_writes::check(reference).boxed_local()),
     (applies_spec_changes::NAME, Extent::Checks, |reference| applies_spec_changes::check(reference).boxed_local()),
     (comes_back::NAME, Extent::Checks, |reference| comes_back::check(reference).boxed_local()),
-    ("honest-status", Extent::Checks, |reference| honest_status::check(reference).boxed_local()),
-    ("accepts-valid-objects", Extent::Checks, |reference| accepts_valid_objects::check(reference).boxed_local()),
-    ("lost-answers", Extent::Checks, |reference| lost_answers::check(reference).boxed_local()),
+    (honest_status::NAME, Extent::Checks, |reference| honest_status::check(reference).boxed_local()),
+    (accepts_valid_objects::NAME, Extent::Checks, |reference| accepts_valid_objects::check(reference).boxed_local()),
+    (lost_answers::NAME, Extent::Checks, |reference| lost_answers::check(reference).boxed_local()),
     ("recreated", Extent::Checks, |reference| recreated::check(reference).boxed_local()),
     ("missed-events", Extent::Checks, |reference| missed_events::check(reference).boxed_local()),
     ("half-list", Extent::Checks, |reference| half_list::check(reference).boxed_local()),
@@ -88,13 +90,23 @@ pub(super) const CHECKS: [NamedCheck; 30] = [
 ];
 
 /// The checks of whose faults `--only CHECK:FAULT` chooses one.
-const WITH_FAULTS: [&str; 3] = [crash_between_writes::NAME, applies_spec_changes::NAME, comes_back::NAME];
+const WITH_FAULTS: [&str; 6] = [
+    crash_between_writes::NAME,
+    applies_spec_changes::NAME,
+    comes_back::NAME,
+    honest_status::NAME,
+    accepts_valid_objects::NAME,
+    lost_answers::NAME,
+];
 
-async fn faults_of(check: &str, reference: &Reference<'_>) -> Result<Vec<String>, CannotJudge> {
+/// The names of the faults of a check of [`WITH_FAULTS`].
+pub(super) async fn faults_of(check: &str, reference: &Reference<'_>) -> Result<Vec<String>, CannotJudge> {
     match check {
         crash_between_writes::NAME => Ok(crash_between_writes::faults(reference)),
-        applies_spec_changes::NAME => trial::names(reference, Intent::Change).await,
+        applies_spec_changes::NAME | honest_status::NAME => trial::names(reference, Intent::Change).await,
         comes_back::NAME => trial::names(reference, Intent::Mistake).await,
+        accepts_valid_objects::NAME => accepts_valid_objects::faults(reference).await,
+        lost_answers::NAME => Ok(lost_answers::faults(reference)),
         _ => Ok(Vec::new()),
     }
 }
@@ -110,14 +122,20 @@ pub(super) fn validate_only(only: &[String], names: &[&str]) -> Result<(), Canno
                 names.join(", ")
             )));
         }
-        if fault.is_some() && !WITH_FAULTS.contains(&check) {
-            let others = WITH_FAULTS.join(", ");
-            return Err(CannotJudge(format!(
-                "--only {only}: only these have faults to choose from: {others}"
-            )));
+        if fault.is_some() {
+            validate_with_faults("--only", only, check)?;
         }
     }
     Ok(())
+}
+
+/// An error if a check has no faults to choose from.
+pub(super) fn validate_with_faults(flag: &str, value: &str, check: &str) -> Result<(), CannotJudge> {
+    if WITH_FAULTS.contains(&check) {
+        return Ok(());
+    }
+    let others = WITH_FAULTS.join(", ");
+    Err(CannotJudge(format!("{flag} {value}: only these have faults to choose from: {others}")))
 }
 
 /// An error if `--only` names a fault that this operator's runs do not have.
@@ -154,4 +172,38 @@ fn failure(verdict: Verdict, late: &mut Option<Verdict>) -> Option<Verdict> {
         Outcome::Pass | Outcome::Skip => {}
     }
     None
+}
+
+/// Runs faults, as many at a time as the operator can run, up to the first failure. Returns this, or else a warning, or a pass, or a skip, if there is
+/// any. The record of its run is that of the check.
+async fn worst(
+    reference: &Reference<'_>,
+    runs: impl Iterator<Item = impl Future<Output = Result<Verdict, CannotJudge>>>,
+) -> Result<Option<Verdict>, CannotJudge> {
+    let severity = |verdict: &Verdict| match verdict.result {
+        Outcome::Skip => 0,
+        Outcome::Pass => 1,
+        Outcome::Warn => 2,
+        Outcome::Fail => 3,
+    };
+    // Large: each is a run.
+    let runs = runs.map(|run| Box::pin(journal::recorded(run)));
+    let mut runs = pin!(stream::iter(runs).buffered(reference.jobs));
+    let mut worst: Option<Verdict> = None;
+    while let Some((verdict, journal)) = runs.next().await {
+        let verdict = verdict?;
+        if worst.as_ref().is_some_and(|worst| severity(worst) >= severity(&verdict)) {
+            continue;
+        }
+        let is_failure = verdict.result == Outcome::Fail;
+        worst = Some(verdict);
+        // Not the journal of another run, which ends later.
+        if let Some(journal) = journal {
+            journal::note(|| journal);
+        }
+        if is_failure {
+            break;
+        }
+    }
+    Ok(worst)
 }

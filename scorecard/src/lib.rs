@@ -16,6 +16,7 @@
 //! static_checks/ one file for each check of files alone
 //! checks/    one file for each check of a running operator
 //! trial      samples with other specs
+//! fault_choice the faults of a check that a run tries
 //! spec_changes what a CRD suggests to change
 //! reference  two runs without a fault; runs up to a write
 //! lab        a run: server, operator, samples; when it has settled
@@ -30,6 +31,7 @@
 mod static_checks;
 mod checks;
 mod trial;
+mod fault_choice;
 mod spec_changes;
 mod reference;
 mod lab;
@@ -75,6 +77,17 @@ fn of_runs(scorecard: &Scorecard) -> impl Iterator<Item = checks::NamedCheck> {
     let is_only_files = scorecard.command.is_empty() && scorecard.only.is_empty();
     let checks = checks::CHECKS.into_iter().filter(move |_| !is_only_files);
     checks.filter(|(name, extent, _)| scorecard.has(name, *extent))
+}
+
+/// The names of the faults of a check, as `--only CHECK:FAULT` has them. They follow from runs of the operator without a fault.
+///
+/// # Errors
+///
+/// If the check has no faults to choose from, or the operator cannot be judged.
+pub async fn faults(scorecard: &Scorecard, check: &str) -> Result<Vec<String>, CannotJudge> {
+    checks::validate_with_faults("--list-faults", check, check)?;
+    process::validate_placeholders(&scorecard.command)?;
+    checks::faults_of(check, &Reference::of(scorecard).await?).await
 }
 
 /// Runs the checks. `done` is called after each.

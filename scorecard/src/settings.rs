@@ -13,7 +13,7 @@ pub enum Extent {
     Quick,
     /// All checks but `restored-backup` and `stalled-watch`, which wait for long.
     Checks,
-    /// All checks, with all their faults: a crash after each of the writes.
+    /// All checks, with all their faults, such as a crash after each of the writes.
     Faults,
 }
 
@@ -41,7 +41,7 @@ pub struct Scorecard {
     pub only: Vec<String>,
     /// How many checks run at a time. Only one if two operators disturb each other, as with a fixed port.
     pub jobs: usize,
-    /// Chooses the crashes if there are too many for all.
+    /// Chooses the faults of a check that has too many for all.
     pub seed: u64,
     /// How long nothing may be written until the operator counts as settled, or three times its longest pause. A third of it, if it sleeps.
     pub settle: Duration,

@@ -13,9 +13,6 @@ const DEPTH_MAX: usize = 4;
 /// Fields that are not the user's wish.
 const NOT_CHANGED: [&str; 4] = [".apiVersion", ".kind", ".metadata", ".status"];
 
-/// Other values of an enum.
-const ENUM_VALUES_MAX: usize = 3;
-
 /// The simulated kubelet cannot pull it.
 const MISSING_IMAGE: &str = "does-not-exist:scorecard";
 
@@ -152,7 +149,7 @@ impl Walk {
         }
         if let Some(others) = schema["enum"].as_array() {
             let others = others.iter().filter(|other| Some(*other) != value && !other.is_null());
-            others.take(ENUM_VALUES_MAX).for_each(|other| self.add(field, Intent::Change, other.clone()));
+            others.for_each(|other| self.add(field, Intent::Change, other.clone()));
             return;
         }
         match schema["type"].as_str() {

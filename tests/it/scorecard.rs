@@ -69,11 +69,23 @@ fn an_operator_of_ours_converges_and_is_quiet() {
 }
 
 #[test]
+fn the_faults_of_a_check_are_listed_as_only_takes_them() {
+    let ports = ["health-probe", "metrics", "debug"].map(|of| format!("--{of}-bind-address=0"));
+    let mut memcached = vec![env!("CARGO_BIN_EXE_listwatch"), "run", "memcached"];
+    memcached.extend(ports.iter().map(String::as_str));
+    let output = run(&["--list-faults", "comes-back"], &memcached);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(!text.is_empty() && text.lines().all(|line| line.starts_with(".spec.")), "{text}");
+}
+
+#[test]
 fn what_cannot_be_judged_is_one_line_and_code_2() {
     for (args, command, error) in [
         (&[][..], "no-such-program", "COMMAND no-such-program: No such file or directory (os error 2)"),
         (&[], "false", "COMMAND ended before its first request: exit status: 1: it wrote no log"),
         (&["--settle", "0"], "true", "invalid value '0' for '--settle <TIME>': must be longer than nothing"),
+        (&["--list-faults", "quiet"], "true", "--list-faults quiet: only these have faults to choose from: "),
         (&["--jobs", "0"], "true", "invalid value '0' for '--jobs <N>': 0 is not in 1..=64"),
         (
             &["--sample", "nowhere.yaml"],

@@ -64,16 +64,19 @@ struct ScorecardFlags {
     /// Check to run, or one fault of it, as a replay names it; may be repeated. An unknown name lists those that exist
     #[arg(long, value_name = "CHECK[:FAULT]")]
     only: Vec<String>,
+    /// Print the faults of a check, one a line, and run no check; an unknown name lists the checks that have any
+    #[arg(long, value_name = "CHECK", requires = "command", conflicts_with_all = ["only", "quick", "all"])]
+    list_faults: Option<String>,
     /// Run only the checks of files, and the six of the operator that find most
     #[arg(long, conflicts_with_all = ["all", "only"])]
     quick: bool,
-    /// Run all checks, with all their faults: a crash after each of the writes, a restored backup, silent watches
+    /// Run all checks, with all their faults, such as a crash after each of the writes; also a restored backup and silent watches
     #[arg(long, conflicts_with = "only")]
     all: bool,
     /// How many checks run at a time; only one if the operator cannot run twice, as with a fixed port
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = RangedU64ValueParser::<usize>::new().range(1..=64))]
     jobs: usize,
-    /// Chooses the crashes if there are too many for all
+    /// Chooses the faults of a check that has too many for all
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// How long nothing may be written until the operator counts as settled; give more if it pauses for longer between its writes
@@ -146,6 +149,13 @@ pub(super) fn main(args: ScorecardArgs) -> Result<(), Failure> {
 }
 
 async fn run(args: &ScorecardFlags, settings: &Scorecard) -> Result<(), Failure> {
+    if let Some(check) = &args.list_faults {
+        let faults = scorecard::faults(settings, check).await;
+        for fault in faults.map_err(|CannotJudge(why)| Failure::Usage(why))? {
+            say!("{fault}");
+        }
+        return Ok(());
+    }
     let (progress, mut written) = (ProgressLine::new(settings), Ok(()));
     let checks = scorecard::run(settings, |check| {
         progress.clear();

@@ -7,6 +7,7 @@ use http::Method;
 use serde_json::Value;
 
 use super::super::{
+    fault_choice::FaultChoice,
     lab::Lab,
     reference::Reference,
     report::{Outcome, Verdict},
@@ -15,7 +16,9 @@ use super::super::{
     trial::{self, Trial},
 };
 
-/// Most objects.
+pub(super) const NAME: &str = "accepts-valid-objects";
+
+/// Most objects without `--all`.
 const OBJECTS_MAX: usize = 8;
 
 /// The longest name of a Service, and value of a label.
@@ -24,18 +27,20 @@ const NAME_CHARS_MAX: usize = 63;
 pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
     let children = reference.repaired().await?;
     let mut lab = reference.settled().await?;
-    let objects = objects(reference, &lab).await;
-    if objects.is_empty() {
+    let extras = extras(reference, &lab).await;
+    let choice = FaultChoice::of(reference.scorecard, NAME, OBJECTS_MAX, extras, |extra| &extra.name);
+    if choice.tried.is_empty() {
         return Ok(Verdict::new(Outcome::Skip, "the server accepts no other object than the samples"));
     }
-    for (what, object) in &objects {
+    for Extra { name, what, object } in &choice.tried {
         let before = lab.incidents().len();
         lab.create(object, what).await?;
         // An operator that ends again and again cannot settle.
         let settled = lab.settle().await;
         let incidents = lab.incidents();
         if let Some(incident) = incidents.get(before) {
-            return Ok(Verdict::fail(format!("{what}: {incident}")));
+            let verdict = Verdict::fail(format!("{what}: {incident}"));
+            return Ok(Verdict { trigger: Some(name.clone()), ..verdict });
         }
         settled?;
     }
@@ -49,43 +54,61 @@ pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict
     };
     let evidence = lab.lasting(missing).await?;
     if !evidence.is_empty() {
-        let names: Vec<&str> = objects.iter().map(|(what, _)| what.as_str()).collect();
+        let names: Vec<&str> = choice.tried.iter().map(|extra| extra.what.as_str()).collect();
         return Ok(Verdict::differs(Outcome::Fail, &format!("beside {}", names.join("; ")), evidence));
     }
     lab.end().await;
-    Ok(Verdict::pass(format!("{} objects, and the samples are still served", objects.len())))
+    let objects = choice.text("objects");
+    Ok(choice.complete(Verdict::pass(format!("{objects}, and the samples are still served"))))
 }
 
-/// What is special about each object, and the object.
-async fn objects<'a>(reference: &Reference<'a>, lab: &Lab<'a>) -> Vec<(String, Value)> {
-    let mut objects = Vec::new();
+/// An object beside the samples.
+struct Extra {
+    /// `Page/without.spec.image`
+    name: String,
+    /// `Page without .spec.image`
+    what: String,
+    object: Value,
+}
+
+/// The faults that `--only` can name.
+pub(super) async fn faults(reference: &Reference<'_>) -> Result<Vec<String>, CannotJudge> {
+    let lab = reference.settled().await?;
+    let names = extras(reference, &lab).await.into_iter().map(|extra| extra.name).collect();
+    reference.give_back(lab).await;
+    Ok(names)
+}
+
+/// The objects that a dry run accepts.
+async fn extras<'a>(reference: &Reference<'a>, lab: &Lab<'a>) -> Vec<Extra> {
+    let mut extras = Vec::new();
     for sample in trial::first_samples(lab) {
         let kind = sample["kind"].as_str().unwrap_or_default();
-        let mut add = |what: String, name: &str, mut object: Value| {
+        let mut add = |fault: String, what: String, name: &str, mut object: Value| {
             let metadata = &mut object["metadata"];
             metadata["name"] = name.into();
             // An object that selects the sample by its labels would also select this one, and rightly have another state.
             metadata["labels"] = Value::Null;
-            objects.push((format!("{kind} {what}"), object));
+            extras.push(Extra { name: format!("{kind}/{fault}"), what: format!("{kind} {what}"), object });
         };
         let schema = trial::schema(reference.scorecard, sample);
-        add("with the required fields alone".to_owned(), "scorecard-smallest", smallest(&schema, sample));
-        add("with a name of 63 characters".to_owned(), &"a".repeat(NAME_CHARS_MAX), sample.clone());
+        let least = smallest(&schema, sample);
+        add("smallest".to_owned(), "with the required fields alone".to_owned(), "scorecard-smallest", least);
+        let long = "a".repeat(NAME_CHARS_MAX);
+        add("long-name".to_owned(), "with a name of 63 characters".to_owned(), &long, sample.clone());
         let mut omissions = trial::trials(reference, lab, Intent::Omission).await;
         omissions.retain(|omission| std::ptr::eq(omission.sample, sample));
         for (index, Trial { change, .. }) in omissions.iter().enumerate() {
-            let name = format!("scorecard-without-{index}");
-            add(format!("without {}", change.path), &name, change.applied(sample));
+            let (name, path) = (format!("scorecard-without-{index}"), &change.path);
+            add(format!("without{path}"), format!("without {path}"), &name, change.applied(sample));
         }
     }
     let mut accepted = Vec::new();
-    for (what, object) in objects {
-        let path = lab.collection_path(&object);
-        let (status, _) = lab
-            .request(Method::POST, &format!("{path}?dryRun=All&fieldValidation=Strict"), object.clone())
-            .await;
-        if status == 201 && accepted.len() < OBJECTS_MAX {
-            accepted.push((what, object));
+    for extra in extras {
+        let dry_run = format!("{}?dryRun=All&fieldValidation=Strict", lab.collection_path(&extra.object));
+        let (status, _) = lab.request(Method::POST, &dry_run, extra.object.clone()).await;
+        if status == 201 {
+            accepted.push(extra);
         }
     }
     accepted

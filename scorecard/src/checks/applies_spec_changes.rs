@@ -5,6 +5,7 @@
 
 use super::{
     super::{
+        fault_choice::FaultChoice,
         lab::Lab,
         reference::Reference,
         report::{Outcome, Verdict},
@@ -18,7 +19,7 @@ use super::{
 
 pub(super) const NAME: &str = "applies-spec-changes";
 
-/// Most changes.
+/// Most changes without `--all`.
 const CHANGES_MAX: usize = 6;
 
 /// The state that a changed object has from the beginning.
@@ -30,16 +31,15 @@ enum Expected {
 
 pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
     let mut lab = reference.settled().await?;
-    let mut trials = trial::trials(reference, &lab, Intent::Change).await;
-    let named = reference.scorecard.named_faults(NAME);
-    trials.retain(|trial| named.is_empty() || named.contains(&&*trial.name));
-    trials.truncate(CHANGES_MAX);
+    let trials = trial::trials(reference, &lab, Intent::Change).await;
+    let choice = FaultChoice::of(reference.scorecard, NAME, CHANGES_MAX, trials, |trial| &trial.name);
+    let trials = &choice.tried;
     if trials.is_empty() {
         return Ok(Verdict::new(Outcome::Skip, "the server accepts no change of the samples"));
     }
     let mask = trial::mask(reference, &lab);
     let mut expected = Vec::new();
-    for trial in &trials {
+    for trial in trials {
         let Some(state) = from_nothing(trial, &mut lab).await? else {
             return Ok(trial::stays());
         };
@@ -67,14 +67,14 @@ pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict
         }
     }
     lab.end().await;
-    let mut reason = format!("{} changes, and back", trials.len());
+    let mut reason = format!("{}, and back", choice.text("changes"));
     // It may be one outside of the API server.
     if !without_effect.is_empty() {
         without_effect.sort_unstable();
         without_effect.dedup();
         reason = format!("{reason}; no effect was seen of {}", without_effect.join(", "));
     }
-    Ok(late.unwrap_or_else(|| Verdict::pass(reason)))
+    Ok(choice.complete(late.unwrap_or_else(|| Verdict::pass(reason))))
 }
 
 async fn from_nothing(trial: &Trial<'_>, lab: &mut Lab<'_>) -> Result<Option<Expected>, CannotJudge> {

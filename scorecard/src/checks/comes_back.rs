@@ -5,6 +5,7 @@
 
 use super::{
     super::{
+        fault_choice::FaultChoice,
         reference::Reference,
         report::{Outcome, Verdict},
         settings::CannotJudge,
@@ -16,20 +17,18 @@ use super::{
 
 pub(super) const NAME: &str = "comes-back";
 
-/// Most mistakes.
+/// Most mistakes without `--all`.
 const MISTAKES_MAX: usize = 6;
 
 pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
     let mut lab = reference.settled().await?;
-    let mut trials = trial::trials(reference, &lab, Intent::Mistake).await;
-    let named = reference.scorecard.named_faults(NAME);
-    trials.retain(|trial| named.is_empty() || named.contains(&&*trial.name));
-    trials.truncate(MISTAKES_MAX);
-    if trials.is_empty() {
+    let trials = trial::trials(reference, &lab, Intent::Mistake).await;
+    let choice = FaultChoice::of(reference.scorecard, NAME, MISTAKES_MAX, trials, |trial| &trial.name);
+    if choice.tried.is_empty() {
         return Ok(Verdict::new(Outcome::Skip, "the CRD has no field with a mistake that is known"));
     }
     let (mask, mut late) = (trial::mask(reference, &lab), None);
-    for trial in &trials {
+    for trial in &choice.tried {
         trial.apply(&lab).await;
         lab.settle().await?;
         if !trial.revert(&mut lab).await? {
@@ -43,5 +42,6 @@ pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict
         }
     }
     reference.give_back(lab).await;
-    Ok(late.unwrap_or_else(|| Verdict::pass(format!("{} mistakes, and back", trials.len()))))
+    let pass = || Verdict::pass(format!("{}, and back", choice.text("mistakes")));
+    Ok(choice.complete(late.unwrap_or_else(pass)))
 }

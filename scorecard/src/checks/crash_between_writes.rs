@@ -6,24 +6,20 @@
 //!
 //! It would have found rabbitmq/cluster-operator#782: died after it had deleted the StatefulSet, and never resized the claims.
 
-use std::pin::pin;
-
-use futures_util::{StreamExt, stream};
-
 use super::{
     super::{
-        journal,
+        fault_choice::FaultChoice,
         reference::{Reference, Trigger},
         report::{Outcome, Verdict},
-        settings::{CannotJudge, Extent},
+        settings::CannotJudge,
     },
-    failure,
+    worst,
 };
 
 pub(super) const NAME: &str = "crash-between-writes";
 
-/// Most crashes after writes, unless [`Extent::Faults`] asks for all. Of more, the seed chooses.
-const CRASHES_MAX: usize = 12;
+/// Most crashes without `--all`.
+const CRASHES_MAX: usize = 15;
 
 /// What the name of a crash before a write begins with.
 const BEFORE: &str = "before:";
@@ -56,27 +52,16 @@ impl Crash {
 }
 
 pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
-    let crashes = crashes(reference);
-    if crashes.is_empty() {
+    let choice =
+        FaultChoice::of(reference.scorecard, NAME, CRASHES_MAX, crashes(reference), |crash| &crash.name);
+    if choice.tried.is_empty() {
         return Ok(Verdict::new(Outcome::Skip, "the operator makes no write that each run has"));
     }
-    // Large: each is a run.
-    let runs = crashes.iter().map(|crash| Box::pin(journal::recorded(judged(reference, crash))));
-    let mut verdicts = pin!(stream::iter(runs).buffered(reference.jobs));
-    let mut late = None;
-    while let Some((verdict, journal)) = verdicts.next().await {
-        if let Some(failure) = failure(verdict?, &mut late) {
-            // Not the journal of another run, which ends later.
-            if let Some(journal) = journal {
-                journal::note(|| journal);
-            }
-            return Ok(failure);
-        }
-    }
+    let runs = choice.tried.iter().map(|crash| judged(reference, crash));
+    let worst = worst(reference, runs).await?.filter(|worst| worst.result != Outcome::Pass);
     let writes = reference.triggers.len();
-    Ok(late.unwrap_or_else(|| {
-        Verdict::pass(format!("{} crashes, between {writes} different writes", crashes.len()))
-    }))
+    let pass = || Verdict::pass(format!("{}, between {writes} different writes", choice.text("crashes")));
+    Ok(choice.complete(worst.unwrap_or_else(pass)))
 }
 
 /// The crashes that `--only` can name.
@@ -92,19 +77,13 @@ fn all_crashes(reference: &Reference<'_>) -> impl Iterator<Item = Crash> {
 /// controller has written between them.
 fn crashes(reference: &Reference<'_>) -> Vec<Crash> {
     let all = &reference.triggers;
-    let named = reference.scorecard.named_faults(NAME);
-    if !named.is_empty() {
-        return all_crashes(reference).filter(|crash| named.contains(&&*crash.name)).collect();
-    }
-    let mut after: Vec<&Trigger> = all.iter().collect();
-    let mut random = fastrand::Rng::with_seed(reference.scorecard.seed);
-    while after.len() > CRASHES_MAX && reference.scorecard.extent != Extent::Faults {
-        after.remove(random.usize(..after.len()));
+    if !reference.scorecard.named_faults(NAME).is_empty() {
+        return all_crashes(reference).collect();
     }
     let mut before = vec![0, all.len() / 2, all.len().saturating_sub(1)];
     before.dedup();
     let before = before.into_iter().filter_map(|index| all.get(index)).map(Crash::before);
-    let mut crashes: Vec<Crash> = after.into_iter().map(Crash::after).chain(before).collect();
+    let mut crashes: Vec<Crash> = all.iter().map(Crash::after).chain(before).collect();
     crashes.sort_by_key(|crash| crash.version);
     crashes.dedup_by_key(|crash| crash.version);
     crashes

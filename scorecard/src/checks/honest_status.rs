@@ -12,6 +12,7 @@ use listwatch_apiserver::{NODE, WriteRecord};
 use serde_json::{Value, json};
 
 use super::super::{
+    fault_choice::FaultChoice,
     lab::{Dependent, Lab},
     reference::Reference,
     report::{Outcome, Verdict},
@@ -20,7 +21,9 @@ use super::super::{
     trial,
 };
 
-/// Most changes.
+pub(super) const NAME: &str = "honest-status";
+
+/// Most changes without `--all`.
 const CHANGES_MAX: usize = 3;
 
 pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
@@ -28,14 +31,14 @@ pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict
         return Ok(Verdict::fail(problem));
     }
     let mut lab = reference.settled().await?;
-    let mut trials = trial::trials(reference, &lab, Intent::Change).await;
-    trials.truncate(CHANGES_MAX);
-    if trials.is_empty() {
+    let trials = trial::trials(reference, &lab, Intent::Change).await;
+    let choice = FaultChoice::of(reference.scorecard, NAME, CHANGES_MAX, trials, |trial| &trial.name);
+    if choice.tried.is_empty() {
         return Ok(Verdict::new(Outcome::Skip, "the server accepts no change of the samples"));
     }
     let names: Vec<String> = lab.custom_samples().map(|sample| lab.name_of_sample(sample)).collect();
     let mut too_early = Vec::new();
-    for trial in &trials {
+    for trial in &choice.tried {
         let name = lab.name_of_sample(trial.sample);
         for is_back in [false, true] {
             let version = lab.server.version();
@@ -71,7 +74,8 @@ pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict
     if !has_conditions && statuses.iter().all(|status| status["observedGeneration"].is_null()) {
         return Ok(Verdict::new(Outcome::Skip, "no status has conditions, or an observedGeneration"));
     }
-    Ok(Verdict::pass(format!("{} statuses, with {} changes of the spec", statuses.len(), trials.len())))
+    let changes = choice.text("changes of the spec");
+    Ok(choice.complete(Verdict::pass(format!("{} statuses, with {changes}", statuses.len()))))
 }
 
 /// Creates the samples while no Pod fits on the node. Returns a custom resource that says that it is ready nevertheless.

@@ -6,29 +6,33 @@ use listwatch_apiserver::Fault;
 
 use super::{
     super::{
-        reference::Reference,
+        fault_choice::FaultChoice,
+        reference::{Reference, Trigger},
         report::{Outcome, Verdict},
         settings::CannotJudge,
     },
     failure,
 };
 
-/// Most creates whose answers are lost.
+pub(super) const NAME: &str = "lost-answers";
+
+/// Most creates whose answers are lost, without `--all`.
 const CREATES_MAX: usize = 12;
 
 pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
-    let creates = reference.triggers.iter().filter(|trigger| trigger.is_create());
-    let creates: Vec<_> = creates.take(CREATES_MAX).collect();
-    if creates.is_empty() {
+    let choice =
+        FaultChoice::of(reference.scorecard, NAME, CREATES_MAX, creates(reference), |trigger| &trigger.name);
+    if choice.tried.is_empty() {
         return Ok(Verdict::new(Outcome::Skip, "the operator creates nothing"));
     }
     let (mut late, mut lost) = (None, 0);
-    for trigger in &creates {
+    for trigger in &choice.tried {
         let mut lab = reference.with_fault(trigger, Fault::LoseAnswer).await?;
         let after = format!("the answer to {} was lost", trigger.name);
         let verdict = reference.judge_counts(&mut lab, &after).await?;
         lost += usize::from(!lab.has_faults());
         lab.end().await;
+        let verdict = Verdict { trigger: Some(trigger.name.clone()), ..verdict };
         if let Some(failure) = failure(verdict, &mut late) {
             return Ok(failure);
         }
@@ -36,5 +40,15 @@ pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict
     if lost == 0 {
         return Ok(Verdict::new(Outcome::Skip, "none of the creates of the runs without a fault came again"));
     }
-    Ok(late.unwrap_or_else(|| Verdict::pass(format!("{lost} lost answers"))))
+    let pass = || Verdict::pass(format!("the answers to {} were lost", choice.text("creates")));
+    Ok(choice.complete(late.unwrap_or_else(pass)))
+}
+
+/// The faults that `--only` can name.
+pub(super) fn faults(reference: &Reference<'_>) -> Vec<String> {
+    creates(reference).into_iter().map(|trigger| trigger.name.clone()).collect()
+}
+
+fn creates<'r>(reference: &'r Reference<'_>) -> Vec<&'r Trigger> {
+    reference.triggers.iter().filter(|trigger| trigger.is_create()).collect()
 }

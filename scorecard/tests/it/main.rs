@@ -455,7 +455,7 @@ async fn a_fault_that_does_not_exist_is_an_error_that_names_those_that_do() {
     for (only, expected) in [
         (
             "quiet:nosuch",
-            "only these have faults to choose from: crash-between-writes, applies-spec-changes, comes-back",
+            "only these have faults to choose from: crash-between-writes, applies-spec-changes, comes-back, honest-status, ",
         ),
         (
             "crash-between-writes:nosuch",
