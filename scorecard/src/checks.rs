@@ -79,7 +79,7 @@ pub(super) const CHECKS: [NamedCheck; 30] = [
     ("slow-answers", Extent::Checks, |reference| slow_answers::check(reference).boxed_local()),
     ("conflicts", Extent::Checks, |reference| conflicts::check(reference).boxed_local()),
     ("foreign-writers", Extent::Checks, |reference| foreign_writers::check(reference).boxed_local()),
-    ("name-taken", Extent::Checks, |reference| name_taken::check(reference).boxed_local()),
+    (name_taken::NAME, Extent::Checks, |reference| name_taken::check(reference).boxed_local()),
     ("namespace-deleted", Extent::Checks, |reference| namespace_deleted::check(reference).boxed_local()),
     ("one-bad-object", Extent::Checks, |reference| one_bad_object::check(reference).boxed_local()),
     ("two-namespaces", Extent::Checks, |reference| two_namespaces::check(reference).boxed_local()),
@@ -90,13 +90,14 @@ pub(super) const CHECKS: [NamedCheck; 30] = [
 ];
 
 /// The checks of whose faults `--only CHECK:FAULT` chooses one.
-const WITH_FAULTS: [&str; 6] = [
+const WITH_FAULTS: [&str; 7] = [
     crash_between_writes::NAME,
     applies_spec_changes::NAME,
     comes_back::NAME,
     honest_status::NAME,
     accepts_valid_objects::NAME,
     lost_answers::NAME,
+    name_taken::NAME,
 ];
 
 /// The names of the faults of a check of [`WITH_FAULTS`].
@@ -107,6 +108,7 @@ pub(super) async fn faults_of(check: &str, reference: &Reference<'_>) -> Result<
         comes_back::NAME => trial::names(reference, Intent::Mistake).await,
         accepts_valid_objects::NAME => accepts_valid_objects::faults(reference).await,
         lost_answers::NAME => Ok(lost_answers::faults(reference)),
+        name_taken::NAME => Ok(name_taken::faults(reference)),
         _ => Ok(Vec::new()),
     }
 }

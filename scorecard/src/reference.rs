@@ -7,6 +7,7 @@ use std::{
 };
 
 use listwatch_apiserver::{Fault, RequestRecord, Rule, WriteRecord};
+use serde_json::Value;
 use tokio::{sync::OnceCell, time::Instant};
 
 use super::{
@@ -193,6 +194,13 @@ impl<'a> Reference<'a> {
         lab.create_samples().await?;
         lab.settle().await?;
         Ok(lab)
+    }
+
+    /// The object that a create of the first run made.
+    pub(super) fn created(&self, create: &Trigger) -> Value {
+        let writes = self.first.server.writes_since(create.version - 1);
+        let created = writes.into_iter().find(|write| write.version == create.version);
+        created.and_then(|write| write.after).map(|object| Value::clone(&object)).unwrap_or_default()
     }
 
     fn given_back(&self) -> MutexGuard<'_, Vec<Lab<'a>>> {

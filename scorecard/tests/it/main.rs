@@ -16,7 +16,7 @@ use listwatch_scorecard::{self as scorecard, CannotJudge, CheckResult, Extent, O
 use serde_json::{Value, json};
 
 /// The bugs, the check that finds each, and what it says.
-const BUGS: [(&str, &str, &str); 35] = [
+const BUGS: [(&str, &str, &str); 37] = [
     ("panics", "converges", "panicked at"),
     ("counts-for-ever", "quiet", "writes pages.example.com/default/a for ever: .status.checks"),
     ("writes-at-each-start", "restart-is-silent", "update configmaps/default/a .data.process"),
@@ -100,7 +100,9 @@ const BUGS: [(&str, &str, &str); 35] = [
         "foreign-writers",
         "written by another client, and lost: labels of /api/v1/namespaces/default/",
     ),
-    ("overwrites", "name-taken", "of another owner was overwritten"),
+    ("overwrites", "name-taken", " without an owner was overwritten: .data."),
+    ("adopts-the-ownerless", "name-taken", " without an owner was overwritten: .data."),
+    ("looks-for-a-controller", "name-taken", " of another owner was overwritten: .data."),
     (
         "looks-in-any-namespace",
         "two-namespaces",

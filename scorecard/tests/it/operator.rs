@@ -433,7 +433,13 @@ impl Operator {
             return self.create(kind, &child, page).await;
         };
         let has_owner = found["metadata"]["ownerReferences"] == child["metadata"]["ownerReferences"];
-        if !has_owner && !self.has("overwrites") {
+        let owners = found["metadata"]["ownerReferences"].as_array().map_or(&[][..], Vec::as_slice);
+        let is_of_page = owners.iter().any(|owner| owner["kind"] == "Page");
+        let is_controlled = owners.iter().any(|owner| owner["controller"] == true);
+        let takes = self.has("overwrites")
+            || self.has("adopts-the-ownerless") && owners.is_empty()
+            || self.has("looks-for-a-controller") && !owners.is_empty() && !is_of_page && !is_controlled;
+        if !has_owner && !takes {
             // Of somebody else, or of an earlier Page: then the garbage collector deletes it.
             return true;
         }
