@@ -61,7 +61,7 @@ pub(super) const CHECKS: [NamedCheck; 30] = [
     ("quiet", Extent::Quick, |reference| quiet::check(reference).boxed_local()),
     ("restart-is-silent", Extent::Quick, |reference| restart_is_silent::check(reference).boxed_local()),
     ("repairs-drift", Extent::Quick, |reference| repairs_drift::check(reference).boxed_local()),
-    ("deletes-cleanly", Extent::Quick, |reference| deletes_cleanly::check(reference).boxed_local()),
+    (deletes_cleanly::NAME, Extent::Quick, |reference| deletes_cleanly::check(reference).boxed_local()),
     (crash_between_writes::NAME, Extent::Quick, |reference| crash_between_writes::check(reference).boxed_local()),
     (applies_spec_changes::NAME, Extent::Checks, |reference| applies_spec_changes::check(reference).boxed_local()),
     (comes_back::NAME, Extent::Checks, |reference| comes_back::check(reference).boxed_local()),
@@ -90,7 +90,8 @@ pub(super) const CHECKS: [NamedCheck; 30] = [
 ];
 
 /// The checks of whose faults `--only CHECK:FAULT` chooses one.
-const WITH_FAULTS: [&str; 7] = [
+const WITH_FAULTS: [&str; 8] = [
+    deletes_cleanly::NAME,
     crash_between_writes::NAME,
     applies_spec_changes::NAME,
     comes_back::NAME,
@@ -103,6 +104,7 @@ const WITH_FAULTS: [&str; 7] = [
 /// The names of the faults of a check of [`WITH_FAULTS`].
 pub(super) async fn faults_of(check: &str, reference: &Reference<'_>) -> Result<Vec<String>, CannotJudge> {
     match check {
+        deletes_cleanly::NAME => deletes_cleanly::faults(reference).await,
         crash_between_writes::NAME => Ok(crash_between_writes::faults(reference)),
         applies_spec_changes::NAME | honest_status::NAME => trial::names(reference, Intent::Change).await,
         comes_back::NAME => trial::names(reference, Intent::Mistake).await,

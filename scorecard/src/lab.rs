@@ -179,13 +179,6 @@ impl<'a> Lab<'a> {
         lab.earlier = other.server.writes_since(other.version);
         lab.earlier.retain(|write| write.version <= version);
         lab.delete_leases().await;
-        // Those that the user had not created yet.
-        for sample in &other.scorecard.samples {
-            let (status, _) = lab.request(Method::GET, &lab.path_of_sample(sample), Value::Null).await;
-            if status == 404 {
-                lab.create(sample, "--sample").await?;
-            }
-        }
         Ok(lab)
     }
 
@@ -305,6 +298,17 @@ impl<'a> Lab<'a> {
         self.version = now.version();
         for sample in &self.scorecard.samples {
             self.create(sample, "--sample").await?;
+        }
+        Ok(())
+    }
+
+    /// Creates the samples that do not exist yet.
+    pub(super) async fn create_missing_samples(&self) -> Result<(), CannotJudge> {
+        for sample in &self.scorecard.samples {
+            let (status, _) = self.request(Method::GET, &self.path_of_sample(sample), Value::Null).await;
+            if status == 404 {
+                self.create(sample, "--sample").await?;
+            }
         }
         Ok(())
     }

@@ -166,7 +166,13 @@ impl<'a> Reference<'a> {
     /// A run that begins with the state at a version of the first run without a fault.
     pub(super) async fn at(&self, version: u64) -> Result<Lab<'a>, CannotJudge> {
         let lab = Lab::at(&self.first, version).await?;
+        lab.create_missing_samples().await?;
         self.begin(lab).await
+    }
+
+    /// A run that begins with the state at a version of another run.
+    pub(super) async fn at_version_of(&self, other: &Lab<'a>, version: u64) -> Result<Lab<'a>, CannotJudge> {
+        self.begin(Lab::at(other, version).await?).await
     }
 
     async fn begin(&self, mut lab: Lab<'a>) -> Result<Lab<'a>, CannotJudge> {
@@ -194,6 +200,11 @@ impl<'a> Reference<'a> {
         lab.create_samples().await?;
         lab.settle().await?;
         Ok(lab)
+    }
+
+    /// The operator's writes in a run since a version.
+    pub(super) fn triggers_of(&self, lab: &Lab<'_>, since: u64) -> Vec<Trigger> {
+        triggers(&lab.server.requests(), &lab.work_since(since), &self.mask)
     }
 
     /// The object that a create of the first run made.

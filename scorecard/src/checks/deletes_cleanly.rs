@@ -1,53 +1,164 @@
-//! The custom resources are deleted: when the operator has settled, with `--cascade=foreground`, in the middle of its work, and while it
-//! is down. They must go away, and everything that the operator created for them.
+//! The custom resources are deleted: when the operator has settled, with `--cascade=foreground`, in the middle of its work, and while it is down,
+//! also together with their children. Where the operator writes something for the deletion, it is killed after each of these writes, and started
+//! again. The custom resources must go away, and everything that the operator created for them.
 //!
 //! It would have found zalando/postgres-operator#3162: Secrets that stay for ever.
 
-use super::super::{lab::Lab, reference::Reference, report::Verdict, settings::CannotJudge};
+use super::{
+    super::{
+        fault_choice::FaultChoice,
+        lab::{ChildKey, Lab},
+        reference::{Reference, Trigger},
+        report::{Outcome, Verdict},
+        settings::CannotJudge,
+    },
+    worst,
+};
 
-pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
-    let mut lab = reference.settled().await?;
-    let mut count = 0;
-    for policy in ["Background", "Foreground"] {
-        lab.delete_samples(policy).await;
-        if let Some(verdict) = leaks(&mut lab, &format!("deleted when settled ({policy})")).await? {
-            return Ok(verdict);
-        }
-        lab.create_samples_again().await?;
-        lab.settle().await?;
-        count += 1;
-    }
-    lab.kill().await;
-    lab.delete_samples("Background").await;
-    lab.start()?;
-    lab.connected().await?;
-    if let Some(verdict) = leaks(&mut lab, "deleted while the operator was down").await? {
-        return Ok(verdict);
-    }
-    lab.create_samples_again().await?;
-    lab.settle().await?;
-    reference.give_back(lab).await;
-    let triggers = &reference.triggers;
-    let mut middle: Vec<usize> = vec![0, triggers.len() / 2];
-    middle.dedup();
-    for trigger in middle.into_iter().filter_map(|index| triggers.get(index)) {
-        let Some(mut lab) = reference.held_at(trigger).await? else { continue };
-        lab.delete_samples("Background").await;
-        lab.server.end_faults();
-        if let Some(verdict) = leaks(&mut lab, &format!("deleted after {}", trigger.name)).await? {
-            return Ok(verdict);
-        }
-        lab.end().await;
-        count += 1;
-    }
-    Ok(Verdict::pass(format!("{} deletions, nothing is left", count + 1)))
+pub(super) const NAME: &str = "deletes-cleanly";
+
+/// Most deletions without `--all`.
+const DELETIONS_MAX: usize = 12;
+
+/// When the custom resources are deleted.
+enum Moment<'r> {
+    /// When the operator has settled, with this `propagationPolicy`.
+    Settled(&'static str),
+    Down,
+    /// While the operator is down, and somebody also deletes the children.
+    DownWithChildren,
+    /// In the middle of the operator's work, after this write.
+    After(&'r Trigger),
+    /// When the operator has settled. It is killed when the server has this version, just after a write for the deletion.
+    Crash(u64),
 }
 
-async fn leaks(lab: &mut Lab<'_>, when: &str) -> Result<Option<Verdict>, CannotJudge> {
-    lab.settle().await?;
-    let left = lab.lasting(|lab| lab.remaining()).await?;
-    if left.is_empty() {
-        return Ok(None);
+struct Deletion<'r> {
+    /// `crash/update/pages.example.com/default/a#1`
+    name: String,
+    /// `deleted when settled (Background)`
+    what: String,
+    moment: Moment<'r>,
+}
+
+impl<'r> Deletion<'r> {
+    fn new(name: impl Into<String>, what: impl Into<String>, moment: Moment<'r>) -> Deletion<'r> {
+        Deletion { name: name.into(), what: what.into(), moment }
     }
-    Ok(Some(Verdict::fail(format!("{when}: still there: {}", left.join(", ")))))
+}
+
+pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
+    let deleted = deleted(reference).await?;
+    let all = all(reference, &deleted);
+    let choice = FaultChoice::of(reference.scorecard, NAME, DELETIONS_MAX, all, |deletion| &deletion.name);
+    let runs = choice.tried.iter().map(|deletion| run(reference, &deleted, deletion));
+    let worst = worst(reference, runs).await?.filter(|worst| worst.result != Outcome::Pass);
+    let pass = || Verdict::pass(format!("{}, nothing is left", choice.text("deletions")));
+    Ok(choice.complete(worst.unwrap_or_else(pass)))
+}
+
+/// The faults that `--only` can name.
+pub(super) async fn faults(reference: &Reference<'_>) -> Result<Vec<String>, CannotJudge> {
+    let deleted = deleted(reference).await?;
+    Ok(all(reference, &deleted).into_iter().map(|deletion| deletion.name).collect())
+}
+
+/// A run whose custom resources are deleted when the operator has settled, and the writes of the operator for that.
+struct Deleted<'a> {
+    lab: Lab<'a>,
+    writes: Vec<Trigger>,
+}
+
+async fn deleted<'a>(reference: &Reference<'a>) -> Result<Deleted<'a>, CannotJudge> {
+    // Not one that was given back: the history of its server may no longer have all writes.
+    let mut lab = reference.lab().await?;
+    lab.connected().await?;
+    lab.create_samples().await?;
+    lab.settle().await?;
+    let settled = lab.server.version();
+    lab.delete_samples("Background").await;
+    lab.settle().await?;
+    lab.lasting(|lab| lab.remaining()).await?;
+    let writes = reference.triggers_of(&lab, settled);
+    lab.kill().await;
+    Ok(Deleted { lab, writes })
+}
+
+fn all<'r>(reference: &'r Reference<'_>, deleted: &Deleted<'_>) -> Vec<Deletion<'r>> {
+    let settled = |policy| format!("deleted when settled ({policy})");
+    let mut all = vec![
+        Deletion::new("background", settled("Background"), Moment::Settled("Background")),
+        Deletion::new("foreground", settled("Foreground"), Moment::Settled("Foreground")),
+        Deletion::new("down", "deleted while the operator was down", Moment::Down),
+        Deletion::new(
+            "down-with-children",
+            "deleted with its children while the operator was down",
+            Moment::DownWithChildren,
+        ),
+    ];
+    let triggers = &reference.triggers;
+    let mut middle = vec![0, triggers.len() / 2];
+    middle.dedup();
+    for trigger in middle.into_iter().filter_map(|index| triggers.get(index)) {
+        let what = format!("deleted after {}", trigger.name);
+        all.push(Deletion::new(format!("after/{}", trigger.name), what, Moment::After(trigger)));
+    }
+    for write in &deleted.writes {
+        let what = format!("deleted, and killed after {}", write.name);
+        all.push(Deletion::new(format!("crash/{}", write.name), what, Moment::Crash(write.version)));
+    }
+    all
+}
+
+async fn run<'a>(
+    reference: &Reference<'a>,
+    deleted: &Deleted<'a>,
+    deletion: &Deletion<'_>,
+) -> Result<Verdict, CannotJudge> {
+    let mut lab = match deletion.moment {
+        Moment::Settled(policy) => {
+            let lab = reference.settled().await?;
+            lab.delete_samples(policy).await;
+            lab
+        }
+        Moment::Down | Moment::DownWithChildren => {
+            let mut lab = reference.settled().await?;
+            let children: Vec<ChildKey> = lab.children().iter().map(ChildKey::of).collect();
+            lab.kill().await;
+            lab.delete_samples("Background").await;
+            if matches!(deletion.moment, Moment::DownWithChildren) {
+                lab.delete_children(&children).await;
+            }
+            lab.start()?;
+            lab
+        }
+        Moment::After(trigger) => {
+            let Some(lab) = reference.held_at(trigger).await? else {
+                return Ok(Verdict::new(Outcome::Skip, "the write did not come"));
+            };
+            lab.delete_samples("Background").await;
+            lab.server.end_faults();
+            lab
+        }
+        Moment::Crash(version) => {
+            let lab = reference.at_version_of(&deleted.lab, version).await?;
+            // The write may have come before the deletion of the last sample.
+            lab.delete_samples("Background").await;
+            lab
+        }
+    };
+    lab.connected().await?;
+    let left = lab.lasting(|lab| lab.remaining()).await?;
+    if !left.is_empty() {
+        let failure = Verdict::fail(format!("{}: still there: {}", deletion.what, left.join(", ")));
+        return Ok(Verdict { trigger: Some(deletion.name.clone()), ..failure });
+    }
+    if matches!(deletion.moment, Moment::After(_) | Moment::Crash(_)) {
+        lab.end().await;
+    } else {
+        lab.create_samples_again().await?;
+        lab.settle().await?;
+        reference.give_back(lab).await;
+    }
+    Ok(Verdict::pass(&*deletion.what))
 }

@@ -16,13 +16,23 @@ use listwatch_scorecard::{self as scorecard, CannotJudge, CheckResult, Extent, O
 use serde_json::{Value, json};
 
 /// The bugs, the check that finds each, and what it says.
-const BUGS: [(&str, &str, &str); 37] = [
+const BUGS: [(&str, &str, &str); 39] = [
     ("panics", "converges", "panicked at"),
     ("counts-for-ever", "quiet", "writes pages.example.com/default/a for ever: .status.checks"),
     ("writes-at-each-start", "restart-is-silent", "update configmaps/default/a .data.process"),
     ("ready-is-for-ever", "repairs-drift", "configmaps/default/a deleted: configmaps/default/a is missing"),
     ("trusts-secrets", "repairs-drift", "secrets/default/a .data.password is \"<hash "),
     ("no-owner", "deletes-cleanly", "deleted when settled (Background): still there: secrets/default/a"),
+    (
+        "needs-what-it-deletes",
+        "deletes-cleanly",
+        "deleted with its children while the operator was down: still there: pages.example.com/default/a",
+    ),
+    (
+        "deletes-after-its-finalizer",
+        "deletes-cleanly",
+        "deleted, and killed after update/pages.example.com/default/a#1: still there: secrets/default/a",
+    ),
     (
         "creating-is-somebody-else",
         "crash-between-writes",
@@ -457,7 +467,7 @@ async fn a_fault_that_does_not_exist_is_an_error_that_names_those_that_do() {
     for (only, expected) in [
         (
             "quiet:nosuch",
-            "only these have faults to choose from: crash-between-writes, applies-spec-changes, comes-back, honest-status, ",
+            "only these have faults to choose from: deletes-cleanly, crash-between-writes, applies-spec-changes, comes-back, honest-status, ",
         ),
         (
             "crash-between-writes:nosuch",

@@ -22,6 +22,10 @@ const KINDS: [&str; 5] = ["pages", "secrets", "configmaps", "services", "deploym
 
 const FINALIZER: &str = "example.com/save";
 
+/// The bugs of operators with a finalizer.
+const WITH_FINALIZER: [&str; 3] =
+    ["saves-before-it-goes", "needs-what-it-deletes", "deletes-after-its-finalizer"];
+
 /// An image that the simulated kubelet cannot pull.
 const BAD_IMAGE: &str = "does-not-exist:scorecard";
 
@@ -316,7 +320,7 @@ impl Operator {
         if self.has("failed-is-for-ever") && phase == Some("Failed") {
             return true;
         }
-        if self.has("saves-before-it-goes") && page["metadata"]["finalizers"].is_null() {
+        if WITH_FINALIZER.contains(&&*self.bug) && page["metadata"]["finalizers"].is_null() {
             return self.set_finalizers(page, json!([FINALIZER])).await;
         }
         let is_begun = self.begun.lock().unwrap().contains(uid);
@@ -372,11 +376,33 @@ impl Operator {
         if !finalizers.contains(&json!(FINALIZER)) {
             return true;
         }
-        let (_, mut saved) = self.children(page)[1].clone();
-        saved["metadata"]["name"] = format!("{name}-saved").into();
-        let (code, _) = self.send(Method::POST, &path("configmaps", &namespace), saved).await;
-        let others: Vec<Value> = finalizers.into_iter().filter(|one| one != FINALIZER).collect();
-        [201, 409].contains(&code) && self.set_finalizers(page, json!(others)).await
+        let others = json!(finalizers.into_iter().filter(|one| one != FINALIZER).collect::<Vec<_>>());
+        if self.has("saves-before-it-goes") {
+            let (_, mut saved) = self.children(page)[1].clone();
+            saved["metadata"]["name"] = format!("{name}-saved").into();
+            let (code, _) = self.send(Method::POST, &path("configmaps", &namespace), saved).await;
+            return [201, 409].contains(&code) && self.set_finalizers(page, others).await;
+        }
+        if self.has("deletes-after-its-finalizer") {
+            return self.set_finalizers(page, others).await && self.delete_secret(page).await;
+        }
+        self.delete_secret(page).await && self.set_finalizers(page, others).await
+    }
+
+    /// Deletes the Secret of a Page. Whether it is gone.
+    async fn delete_secret(&self, page: &Value) -> bool {
+        let (namespace, name) = key(page);
+        let is_own = |secret: &Value| {
+            let owner = &secret["metadata"]["ownerReferences"][0]["uid"];
+            owner.is_null() || *owner == page["metadata"]["uid"]
+        };
+        let Some(secret) = self.cached("secrets").remove(&key(page)).filter(is_own) else {
+            let is_known = self.begun.lock().unwrap().contains(page["metadata"]["uid"].as_str().unwrap());
+            return is_known || !self.has("needs-what-it-deletes");
+        };
+        let body = json!({"preconditions": {"uid": secret["metadata"]["uid"]}});
+        let path = format!("{}/{name}", path("secrets", &namespace));
+        [200, 404].contains(&self.send(Method::DELETE, &path, body).await.0)
     }
 
     async fn set_finalizers(&self, page: &Value, finalizers: Value) -> bool {
@@ -432,7 +458,9 @@ impl Operator {
         let Some(found) = cache.get(&key(page)) else {
             return self.create(kind, &child, page).await;
         };
-        let has_owner = found["metadata"]["ownerReferences"] == child["metadata"]["ownerReferences"];
+        let has_owner = found["metadata"]["ownerReferences"] == child["metadata"]["ownerReferences"]
+            && (child["metadata"]["labels"].is_null()
+                || contains(&found["metadata"]["labels"], &child["metadata"]["labels"]));
         let owners = found["metadata"]["ownerReferences"].as_array().map_or(&[][..], Vec::as_slice);
         let is_of_page = owners.iter().any(|owner| owner["kind"] == "Page");
         let is_controlled = owners.iter().any(|owner| owner["controller"] == true);
@@ -512,7 +540,10 @@ impl Operator {
         }
         let owner = json!([{"apiVersion": "example.com/v1", "kind": "Page", "name": name, "uid": uid}]);
         let metadata = json!({"name": name, "ownerReferences": owner});
-        let of_secret = if self.has("no-owner") { json!({"name": name}) } else { metadata.clone() };
+        let of_secret = match &*self.bug {
+            "no-owner" | "deletes-after-its-finalizer" => json!({"name": name, "labels": {"page": name}}),
+            _ => metadata.clone(),
+        };
         let image = match page["spec"]["image"].as_str() {
             None if self.has("needs-an-image") => panic!("no image"),
             image => image.unwrap_or("web:1"),
