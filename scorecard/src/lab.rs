@@ -729,8 +729,8 @@ impl<'a> Lab<'a> {
         }
     }
 
-    /// Waits until the state is as expected. What differs at first may only be late; what only a poke repairs is a warning, and so is a panic or
-    /// an end on the way.
+    /// Waits until the state is as expected. A difference must last for [`Scorecard::patience`]; the reason says whether a poke repairs it. A panic or an end on
+    /// the way is a warning.
     pub(super) async fn judge(
         &mut self,
         expected: &Snapshot,
@@ -750,7 +750,8 @@ impl<'a> Lab<'a> {
         self.settle().await?;
         let lasting = self.lasting(differences).await?;
         Ok(match lasting.is_empty() {
-            true => Verdict::differs(Outcome::Warn, after, before),
+            // No user would poke it.
+            true => Verdict::late(after, before),
             false => Verdict::differs(Outcome::Fail, after, lasting),
         })
     }

@@ -16,7 +16,7 @@ pub enum Outcome {
     Pass,
     /// A fault of the operator.
     Fail,
-    /// Something to look at: the operator recovers, but late.
+    /// Something to look at, which need not be a fault.
     Warn,
     /// It cannot be judged.
     Skip,
@@ -55,8 +55,14 @@ impl Verdict {
             0 | 1 => String::new(),
             count => format!(", and {} more", count - 1),
         };
-        let late = if result == Outcome::Warn { " (repaired after another change)" } else { "" };
-        Verdict { evidence, ..Verdict::new(result, format!("{after}: {first}{more}{late}")) }
+        Verdict { evidence, ..Verdict::new(result, format!("{after}: {first}{more}")) }
+    }
+
+    /// The differences that lasted until a change that means nothing: nothing else would have woken the operator.
+    pub(super) fn late(after: &str, evidence: Vec<Mismatch>) -> Verdict {
+        let mut verdict = Verdict::differs(Outcome::Fail, after, evidence);
+        verdict.reason.push_str(" (repaired after another change)");
+        verdict
     }
 }
 
@@ -107,6 +113,11 @@ impl Report {
     /// The checks that failed.
     pub fn failed(&self) -> impl Iterator<Item = &CheckResult> {
         self.checks.iter().filter(|check| check.verdict.result == Outcome::Fail)
+    }
+
+    /// The checks that warned.
+    pub fn warned(&self) -> impl Iterator<Item = &CheckResult> {
+        self.checks.iter().filter(|check| check.verdict.result == Outcome::Warn)
     }
 
     /// The report for programs. The values of Secrets are not in it.

@@ -52,6 +52,35 @@ fn an_invalid_file_is_a_failure_or_with_a_command_an_error() {
     }
 }
 
+/// A CRD without a sample is a warning.
+#[test]
+fn a_warning_fails_only_if_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    let crd = dir.path().join("crd.yaml");
+    let schema =
+        "{type: object, description: A page., properties: {spec: {type: object, description: A text.}}}";
+    let version = format!("{{name: v1, served: true, storage: true, schema: {{openAPIV3Schema: {schema}}}}}");
+    let names = "{plural: pages, singular: page, kind: Page, listKind: PageList}";
+    let spec = format!("{{group: example.org, scope: Namespaced, names: {names}, versions: [{version}]}}");
+    let kind = "apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition";
+    fs::write(&crd, format!("{{{kind}, metadata: {{name: pages.example.org}}, spec: {spec}}}")).unwrap();
+    let crd = crd.to_str().unwrap();
+    for (args, code, error) in [
+        (&["--crd", crd, "--only", "sample-valid"][..], 0, ""),
+        (
+            &["--crd", crd, "--only", "sample-valid", "--fail-on", "warn"],
+            1,
+            "0 of 1 checks failed, and 1 warned",
+        ),
+        (&["--only", "sample-valid", "--fail-on", "warn"], 0, ""),
+    ] {
+        let output = run(args, &[]);
+        let text = String::from_utf8(output.stderr.clone()).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{output:?}");
+        assert!(text.contains(error), "{text}");
+    }
+}
+
 fn run(args: &[&str], command: &[&str]) -> Output {
     scorecard(args, command).output().unwrap()
 }

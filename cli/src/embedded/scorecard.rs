@@ -31,7 +31,7 @@ use crate::{
 #[command(
     after_help = "Runs COMMAND against API servers in this process, with KUBECONFIG set; {kubeconfig} in its arguments becomes the path. \
     First come the checks of files alone. Then COMMAND runs twice without a fault. In each further check, it must get to the same state in spite of a fault. docs/scorecard.md describes the checks.\n\n\
-    Exit code: 0 if nothing failed, 1 if a check failed, 2 if there is no judgement: a flag or a file is invalid, or COMMAND cannot be run.\n\n\
+    Exit code: 0 if nothing failed, 1 if a check failed (with --fail-on warn, or warned), 2 if there is no judgement: a flag or a file is invalid, or COMMAND cannot be run.\n\n\
     Example:\n  listwatch scorecard --crd config/crd --sample config/samples/memcached.yaml -- ./memcached-operator"
 )]
 pub(in super::super) struct ScorecardArgs {
@@ -89,6 +89,9 @@ struct ScorecardFlags {
     /// How long the operator may take to start, to settle, and to repair a difference
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_time)]
     patience: Duration,
+    /// Result of a check from which the exit code is 1
+    #[arg(long, value_name = "RESULT", default_value = "fail")]
+    fail_on: FailOn,
     /// Directory for what happened in each check that failed: requests.jsonl, writes.jsonl, operator.log
     #[arg(long, value_name = "DIR")]
     output_dir: Option<PathBuf>,
@@ -98,6 +101,13 @@ struct ScorecardFlags {
     /// The operator, and its arguments. Without it, only the files are checked
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum FailOn {
+    Fail,
+    /// Warnings as well
+    Warn,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -187,10 +197,16 @@ async fn run(args: &ScorecardFlags, settings: &Scorecard) -> Result<(), Failure>
         ReportOutput::Markdown => write!(io::stdout(), "{}", report.markdown(|check| replay(args, check)))?,
     }
     written?;
-    let failed = report.failed().count();
-    match failed {
-        0 => Ok(()),
-        _ => Err(Failure::Runtime(format!("{failed} of {} checks failed", report.checks.len()))),
+    let (failed, warned) = (report.failed().count(), report.warned().count());
+    let all = report.checks.len();
+    match args.fail_on {
+        FailOn::Warn if warned > 0 => {
+            Err(Failure::Runtime(format!("{failed} of {all} checks failed, and {warned} warned")))
+        }
+        FailOn::Fail | FailOn::Warn if failed > 0 => {
+            Err(Failure::Runtime(format!("{failed} of {all} checks failed")))
+        }
+        FailOn::Fail | FailOn::Warn => Ok(()),
     }
 }
 

@@ -103,8 +103,12 @@ async fn judge(
     if let Expected::State(state) = expected {
         let verdict = lab.judge(state, mask, &trial.what()).await?;
         if let Some(failure) = failure(verdict, &mut warning) {
-            // The expected state may have been seen too early.
             let changed = lab.snapshot();
+            let is_late = state.differences(&changed, mask).is_empty();
+            if is_late {
+                return Ok(failure);
+            }
+            // The expected state may have been seen too early.
             let again = trial.create_anew(lab).await?;
             if again.is_none_or(|again| !again.differences(&changed, mask).is_empty()) {
                 return Ok(failure);

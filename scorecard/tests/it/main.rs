@@ -16,11 +16,16 @@ use listwatch_scorecard::{self as scorecard, CannotJudge, CheckResult, Extent, O
 use serde_json::{Value, json};
 
 /// The bugs, the check that finds each, and what it says.
-const BUGS: [(&str, &str, &str); 39] = [
+const BUGS: [(&str, &str, &str); 40] = [
     ("panics", "converges", "panicked at"),
     ("counts-for-ever", "quiet", "writes pages.example.com/default/a for ever: .status.checks"),
     ("writes-at-each-start", "restart-is-silent", "update configmaps/default/a .data.process"),
     ("ready-is-for-ever", "repairs-drift", "configmaps/default/a deleted: configmaps/default/a is missing"),
+    (
+        "does-not-watch-services",
+        "repairs-drift",
+        "services/default/a deleted: services/default/a is missing (repaired after another change)",
+    ),
     ("trusts-secrets", "repairs-drift", "secrets/default/a .data.password is \"<hash "),
     ("no-owner", "deletes-cleanly", "deleted when settled (Background): still there: secrets/default/a"),
     (

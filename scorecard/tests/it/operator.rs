@@ -6,7 +6,10 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     env, fs,
     process::exit,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
@@ -55,6 +58,8 @@ pub struct Operator {
     token: String,
     caches: Mutex<BTreeMap<&'static str, Cache>>,
     changed: Notify,
+    /// Whether Services must be listed, for an operator that does not watch them.
+    is_stale: AtomicBool,
     /// The uids of the Pages that this process has begun.
     begun: Mutex<BTreeSet<String>>,
     /// The children that this process has created and not seen yet, with the annotations of their Pages.
@@ -85,6 +90,9 @@ pub async fn run(bug: String) {
     }
     let operator = Arc::new(Operator::new(bug));
     for kind in KINDS {
+        if operator.has("does-not-watch-services") && kind == "services" {
+            continue;
+        }
         let operator = Arc::clone(&operator);
         tokio::spawn(async move { operator.follow(kind).await });
     }
@@ -144,6 +152,7 @@ impl Operator {
             token: after("token:"),
             caches: Mutex::default(),
             changed: Notify::new(),
+            is_stale: AtomicBool::new(true),
             begun: Mutex::default(),
             expected: Mutex::default(),
             first_uids: Mutex::default(),
@@ -248,6 +257,7 @@ impl Operator {
     /// Whether the cache is another one now.
     fn on_list(&self, kind: &'static str, list: &Value) -> bool {
         let mut caches = self.caches.lock().unwrap();
+        self.is_stale.fetch_or(kind == "pages", Relaxed);
         let before = caches.get(kind).cloned();
         let cache = caches.entry(kind).or_default();
         if !self.has("waits-for-deleted") {
@@ -263,6 +273,7 @@ impl Operator {
     }
 
     fn on_event(&self, kind: &'static str, event: &Value) {
+        self.is_stale.fetch_or(kind == "pages", Relaxed);
         let mut caches = self.caches.lock().unwrap();
         let cache = caches.entry(kind).or_default();
         match event["type"].as_str() {
@@ -279,6 +290,14 @@ impl Operator {
 
     /// Whether nothing must be tried again.
     async fn reconcile_all(&self) -> bool {
+        if self.has("does-not-watch-services") && self.is_stale.swap(false, Relaxed) {
+            let (code, list) = self.send(Method::GET, &path("services", ""), Value::Null).await;
+            if code != 200 {
+                self.is_stale.store(true, Relaxed);
+                return false;
+            }
+            self.on_list("services", &list);
+        }
         if self.caches.lock().unwrap().len() < KINDS.len() {
             return true;
         }
@@ -469,7 +488,9 @@ impl Operator {
             || self.has("looks-for-a-controller") && !owners.is_empty() && !is_of_page && !is_controlled;
         if !has_owner && !takes {
             // Of somebody else, or of an earlier Page: then the garbage collector deletes it.
-            return true;
+            let sees_no_deletion = self.has("does-not-watch-services") && kind == "services";
+            self.is_stale.fetch_or(sees_no_deletion, Relaxed);
+            return !sees_no_deletion;
         }
         if self.has("no-other-labels") && !found["metadata"]["labels"].is_null() {
             let patch = json!({"metadata": {"labels": null}});
@@ -506,6 +527,9 @@ impl Operator {
             return true;
         }
         let (code, answer) = self.send_new(kind, &path, child).await;
+        if code == 201 && self.has("does-not-watch-services") && kind == "services" {
+            self.caches.lock().unwrap().entry(kind).or_default().insert(key(page), answer.clone());
+        }
         if code == 201 {
             *self.created.lock().unwrap().entry((kind, key(page))).or_default() += 1;
         } else {
