@@ -6,6 +6,7 @@ mod applies_spec_changes;
 mod comes_back;
 mod converges;
 mod two_namespaces;
+mod shared_children;
 mod one_bad_object;
 mod namespace_deleted;
 mod name_taken;
@@ -56,7 +57,7 @@ type CheckRun = for<'r, 'a> fn(&'r Reference<'a>) -> LocalBoxFuture<'r, Result<V
 
 /// The checks in the order in which they run: cheap ones first.
 #[rustfmt::skip]
-pub(super) const CHECKS: [NamedCheck; 30] = [
+pub(super) const CHECKS: [NamedCheck; 31] = [
     ("converges", Extent::Quick, |reference| ready(Ok(converges::check(reference))).boxed_local()),
     ("quiet", Extent::Quick, |reference| quiet::check(reference).boxed_local()),
     ("restart-is-silent", Extent::Quick, |reference| restart_is_silent::check(reference).boxed_local()),
@@ -83,6 +84,7 @@ pub(super) const CHECKS: [NamedCheck; 30] = [
     ("namespace-deleted", Extent::Checks, |reference| namespace_deleted::check(reference).boxed_local()),
     ("one-bad-object", Extent::Checks, |reference| one_bad_object::check(reference).boxed_local()),
     ("two-namespaces", Extent::Checks, |reference| two_namespaces::check(reference).boxed_local()),
+    ("shared-children", Extent::Checks, |reference| shared_children::check(reference).boxed_local()),
     ("shipped-role", Extent::Checks, |reference| shipped_role::check(reference).boxed_local()),
     ("time-travel", Extent::Checks, |reference| time_travel::check(reference).boxed_local()),
     ("restored-backup", Extent::Faults, |reference| restored_backup::check(reference).boxed_local()),

@@ -355,6 +355,32 @@ impl<'a> Lab<'a> {
         Ok(())
     }
 
+    /// Creates a copy of each custom resource in the same namespace, under another name and without labels, by which something may select it.
+    /// Returns those that the server accepts.
+    pub(super) async fn create_seconds(&self) -> Vec<Value> {
+        let mut seconds = Vec::new();
+        for sample in self.custom_samples() {
+            let mut second = sample.clone();
+            let name = sample["metadata"]["name"].as_str().unwrap_or_default();
+            second["metadata"]["name"] = format!("{name}-scorecard").into();
+            second["metadata"]["labels"] = Value::Null;
+            if self.create(&second, "--sample").await.is_ok() {
+                seconds.push(second);
+            }
+        }
+        seconds
+    }
+
+    /// Deletes what [`Lab::create_seconds`] returned.
+    pub(super) async fn delete_seconds(&mut self, seconds: &[Value]) -> Result<(), CannotJudge> {
+        for second in seconds {
+            self.request(Method::DELETE, &self.path_of_sample(second), Value::Null).await;
+        }
+        self.settle().await?;
+        self.lasting(|lab| seconds.iter().filter_map(|second| lab.stored(second)).collect()).await?;
+        Ok(())
+    }
+
     pub(super) async fn delete_second_namespace(&self) {
         self.request(Method::DELETE, &format!("/api/v1/namespaces/{SECOND}"), Value::Null).await;
     }
@@ -448,6 +474,12 @@ impl<'a> Lab<'a> {
 
     pub(super) fn has_child(&self, child: &ChildKey) -> bool {
         self.server.object(&child.resource, &child.key).is_some()
+    }
+
+    /// The uid of the object that has the name of a child now.
+    pub(super) fn uid_of(&self, child: &ChildKey) -> Option<String> {
+        let object = self.server.object(&child.resource, &child.key)?;
+        object["metadata"]["uid"].as_str().map(str::to_owned)
     }
 
     pub(super) async fn delete_children(&mut self, children: &[ChildKey]) {

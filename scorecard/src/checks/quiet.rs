@@ -24,31 +24,34 @@ pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict
     }
     let mut lab = reference.settled().await?;
     let known = lab.noise.clone();
-    let mut written = Vec::new();
-    for _ in 0..PERIODS {
-        let version = lab.server.version();
-        for _ in 0..PERIODS {
-            lab.settle_fully().await?;
-        }
-        written = described(&lab, version);
-        if written.is_empty() {
-            break;
-        }
-    }
-    if let Some(loops) = loops(&lab, &known) {
-        return Ok(Verdict::fail(loops));
-    }
-    if let Some(first) = written.first() {
-        return Ok(Verdict::fail(format!(
-            "{} writes after it had settled; the first: {first}",
-            written.len()
-        )));
+    if let Some(writes) = writes(&mut lab, &known).await? {
+        return Ok(Verdict::fail(writes));
     }
     if let Some(loops) = poke(&mut lab).await? {
         return Ok(Verdict::fail(loops));
     }
     reference.give_back(lab).await;
     Ok(Verdict::pass("no write once settled"))
+}
+
+/// Waits for writes of an operator that has settled. What it writes, or has begun to write for ever since `known`.
+pub(super) async fn writes(
+    lab: &mut Lab<'_>,
+    known: &BTreeSet<(String, String)>,
+) -> Result<Option<String>, CannotJudge> {
+    let mut written = Vec::new();
+    for _ in 0..PERIODS {
+        let version = lab.server.version();
+        for _ in 0..PERIODS {
+            lab.settle_fully().await?;
+        }
+        written = described(lab, version);
+        if written.is_empty() {
+            break;
+        }
+    }
+    let first = |first| format!("{} writes after it had settled; the first: {first}", written.len());
+    Ok(loops(lab, known).or_else(|| written.first().map(first)))
 }
 
 /// Changes an annotation that means nothing. What is written too often after it.

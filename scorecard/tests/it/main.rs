@@ -16,7 +16,7 @@ use listwatch_scorecard::{self as scorecard, CannotJudge, CheckResult, Extent, O
 use serde_json::{Value, json};
 
 /// The bugs, the check that finds each, and what it says.
-const BUGS: [(&str, &str, &str); 40] = [
+const BUGS: [(&str, &str, &str); 41] = [
     ("panics", "converges", "panicked at"),
     ("counts-for-ever", "quiet", "writes pages.example.com/default/a for ever: .status.checks"),
     ("writes-at-each-start", "restart-is-silent", "update configmaps/default/a .data.process"),
@@ -124,6 +124,11 @@ const BUGS: [(&str, &str, &str); 40] = [
         "the same in the namespace a-scorecard: configmaps/default/a is missing",
     ),
     (
+        "one-for-all-namespaces",
+        "shared-children",
+        "beside the same in another namespace: writes clusterroles.rbac.authorization.k8s.io/a for ever: .metadata.annotations.namespace",
+    ),
+    (
         "saves-before-it-goes",
         "namespace-deleted",
         "the namespace does not go away: still there: namespaces/a-scorecard, pages.example.com/a-scorecard/a",
@@ -216,7 +221,8 @@ fn role(missing: &str) -> Value {
     let verbs = ["list", "watch", "create", "patch"];
     json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "pages"}, "rules": [
         rule("example.com", &["pages", "pages/status"], &verbs),
-        rule("", &["configmaps", "secrets", "services"], &verbs), rule("apps", &["deployments"], &verbs)]})
+        rule("", &["configmaps", "secrets", "services"], &verbs), rule("apps", &["deployments"], &verbs),
+        rule("rbac.authorization.k8s.io", &["clusterroles"], &verbs)]})
 }
 
 /// `converges FAIL`, for each check that found something. Without a bundle, one check is skipped, and one warns of the Secrets in the ClusterRole.

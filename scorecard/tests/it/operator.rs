@@ -26,8 +26,12 @@ const KINDS: [&str; 5] = ["pages", "secrets", "configmaps", "services", "deploym
 const FINALIZER: &str = "example.com/save";
 
 /// The bugs of operators with a finalizer.
-const WITH_FINALIZER: [&str; 3] =
-    ["saves-before-it-goes", "needs-what-it-deletes", "deletes-after-its-finalizer"];
+const WITH_FINALIZER: [&str; 4] = [
+    "saves-before-it-goes",
+    "needs-what-it-deletes",
+    "deletes-after-its-finalizer",
+    "one-for-all-namespaces",
+];
 
 /// An image that the simulated kubelet cannot pull.
 const BAD_IMAGE: &str = "does-not-exist:scorecard";
@@ -89,10 +93,7 @@ pub async fn run(bug: String) {
         eprintln!("Handler failed, and will try again:\nTraceback (most recent call last):");
     }
     let operator = Arc::new(Operator::new(bug));
-    for kind in KINDS {
-        if operator.has("does-not-watch-services") && kind == "services" {
-            continue;
-        }
+    for kind in operator.kinds().filter(|kind| operator.watches(kind)) {
         let operator = Arc::clone(&operator);
         tokio::spawn(async move { operator.follow(kind).await });
     }
@@ -115,6 +116,7 @@ pub fn path(kind: &str, namespace: &str) -> String {
     let group = match kind {
         "pages" => "/apis/example.com/v1",
         "deployments" => "/apis/apps/v1",
+        "clusterroles" => "/apis/rbac.authorization.k8s.io/v1",
         _ => "/api/v1",
     };
     if namespace.is_empty() {
@@ -160,6 +162,15 @@ impl Operator {
             created: Mutex::default(),
             first_texts: Mutex::default(),
         }
+    }
+
+    /// The kinds that it reads. Only one bug is about a child without a namespace.
+    fn kinds(&self) -> impl Iterator<Item = &'static str> {
+        KINDS.into_iter().chain(self.has("one-for-all-namespaces").then_some("clusterroles"))
+    }
+
+    fn watches(&self, kind: &str) -> bool {
+        kind != "services" || !self.has("does-not-watch-services")
     }
 
     fn has(&self, bug: &str) -> bool {
@@ -298,7 +309,7 @@ impl Operator {
             }
             self.on_list("services", &list);
         }
-        if self.caches.lock().unwrap().len() < KINDS.len() {
+        if self.caches.lock().unwrap().len() < self.kinds().count() {
             return true;
         }
         let mut is_done = true;
@@ -357,6 +368,9 @@ impl Operator {
         for (kind, child) in self.children(page) {
             is_done &= self.keep(kind, &child, page).await;
         }
+        if self.has("one-for-all-namespaces") {
+            is_done &= self.keep_shared(page).await;
+        }
         if is_done {
             self.done.lock().unwrap().insert(uid.to_owned(), page["spec"].clone());
         }
@@ -402,10 +416,42 @@ impl Operator {
             let (code, _) = self.send(Method::POST, &path("configmaps", &namespace), saved).await;
             return [201, 409].contains(&code) && self.set_finalizers(page, others).await;
         }
+        if self.has("one-for-all-namespaces") {
+            return self.delete_shared(page).await && self.set_finalizers(page, others).await;
+        }
         if self.has("deletes-after-its-finalizer") {
             return self.set_finalizers(page, others).await && self.delete_secret(page).await;
         }
         self.delete_secret(page).await && self.set_finalizers(page, others).await
+    }
+
+    /// Creates or changes the ClusterRole that Pages of the same name in all namespaces have. Whether it is as it should be.
+    async fn keep_shared(&self, page: &Value) -> bool {
+        let ((namespace, name), path) = (key(page), path("clusterroles", ""));
+        let metadata =
+            json!({"name": name, "labels": {"app": "pages"}, "annotations": {"namespace": namespace}});
+        let wanted = json!({"metadata": metadata, "rules": []});
+        let Some(found) = self.cached("clusterroles").remove(&(String::new(), name.clone())) else {
+            return self.send(Method::POST, &path, wanted).await.0 == 201;
+        };
+        if found["metadata"]["labels"]["app"] != "pages" || contains(&found, &wanted) {
+            return true;
+        }
+        // Each write wakes the other one. Without a pause, the server would be flooded.
+        sleep(Duration::from_millis(300)).await;
+        self.send(Method::PATCH, &format!("{path}/{name}"), wanted).await.0 == 200
+    }
+
+    /// Deletes the ClusterRole of [`Operator::keep_shared`]. Whether it is gone.
+    async fn delete_shared(&self, page: &Value) -> bool {
+        let (_, name) = key(page);
+        let found = self.cached("clusterroles").remove(&(String::new(), name.clone()));
+        let Some(found) = found.filter(|found| found["metadata"]["labels"]["app"] == "pages") else {
+            return true;
+        };
+        let body = json!({"preconditions": {"uid": found["metadata"]["uid"]}});
+        let path = format!("{}/{name}", path("clusterroles", ""));
+        [200, 404, 409].contains(&self.send(Method::DELETE, &path, body).await.0)
     }
 
     /// Deletes the Secret of a Page. Whether it is gone.
