@@ -625,6 +625,17 @@ impl<'a> Lab<'a> {
         writes
     }
 
+    /// Whether the operator has worked since a version, or has written an Event about the custom resource of this name.
+    pub(super) fn has_acted_for(&self, name: &Value, version: u64) -> bool {
+        let is_event = |write: &WriteRecord| {
+            let about = |object: &Arc<Value>| {
+                ["involvedObject", "regarding"].iter().any(|field| object[field]["name"] == *name)
+            };
+            Lab::is_operators(write) && write.after.as_ref().is_some_and(about)
+        };
+        !self.work_since(version).is_empty() || self.server.writes_since(version).iter().any(is_event)
+    }
+
     /// Waits until nothing is written any more. Starts a process that has ended again, as a kubelet does. Returns the longest pause
     /// before a write, in ticks.
     ///

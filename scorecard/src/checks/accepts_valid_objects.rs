@@ -1,19 +1,23 @@
 //! Objects that the schema allows are created beside the samples: the smallest one, one without each optional field, and one with a name
-//! of 63 characters. The operator may refuse them in words, but must not end, and must still serve the samples.
+//! of 63 characters. The operator may refuse them in words, but must not end, must do something for each, and must still serve the samples.
 //!
 //! It would have found kairos-io/kairos#4835: without an optional `secretRef`, the whole manager crashes again and again.
 
 use http::Method;
 use serde_json::Value;
 
-use super::super::{
-    fault_choice::FaultChoice,
-    lab::Lab,
-    reference::Reference,
-    report::{Outcome, Verdict},
-    settings::CannotJudge,
-    spec_changes::{Intent, smallest},
-    trial::{self, Trial},
+use super::{
+    super::{
+        fault_choice::FaultChoice,
+        lab::Lab,
+        reference::Reference,
+        report::{Outcome, Verdict},
+        settings::CannotJudge,
+        spec_changes::{Intent, smallest},
+        trial::{self, Trial},
+    },
+    failure,
+    honest_status::name_of,
 };
 
 pub(super) const NAME: &str = "accepts-valid-objects";
@@ -28,12 +32,13 @@ pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict
     let children = reference.repaired().await?;
     let mut lab = reference.settled().await?;
     let extras = extras(reference, &lab).await;
+    let mut warning = None;
     let choice = FaultChoice::of(reference.scorecard, NAME, OBJECTS_MAX, extras, |extra| &extra.name);
     if choice.tried.is_empty() {
         return Ok(Verdict::new(Outcome::Skip, "the server accepts no other object than the samples"));
     }
     for Extra { name, what, object } in &choice.tried {
-        let before = lab.incidents().len();
+        let (before, version) = (lab.incidents().len(), lab.server.version());
         lab.create(object, what).await?;
         // An operator that ends again and again cannot settle.
         let settled = lab.settle().await;
@@ -43,6 +48,13 @@ pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict
             return Ok(Verdict { trigger: Some(name.clone()), ..verdict });
         }
         settled?;
+        if let Some(verdict) = gets_nothing(&mut lab, object, version).await? {
+            let reason = format!("{what}: {}", verdict.reason);
+            let verdict = Verdict { reason, trigger: Some(name.clone()), ..verdict };
+            if let Some(failure) = failure(verdict, &mut warning) {
+                return Ok(failure);
+            }
+        }
     }
     lab.delete_children(children).await;
     let mask = trial::mask(reference, &lab);
@@ -59,7 +71,37 @@ pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict
     }
     lab.end().await;
     let objects = choice.text("objects");
-    Ok(choice.complete(Verdict::pass(format!("{objects}, and the samples are still served"))))
+    let pass = || Verdict::pass(format!("{objects}, and the samples are still served"));
+    Ok(choice.complete(warning.unwrap_or_else(pass)))
+}
+
+/// What is wrong if the operator writes nothing for an object: no child, no status, no Event. A warning if the samples of its kind have no status
+/// from the operator: the object may need no child.
+async fn gets_nothing(
+    lab: &mut Lab<'_>,
+    object: &Value,
+    version: u64,
+) -> Result<Option<Verdict>, CannotJudge> {
+    let samples = lab.custom_samples().filter(|sample| sample["kind"] == object["kind"]);
+    let samples: Vec<String> = samples.map(|sample| lab.name_of_sample(sample)).collect();
+    let writes = lab.work_since(lab.version);
+    let is_served = |name: &String| writes.iter().any(|write| name_of(write) == *name);
+    let has_children = writes.iter().any(|write| {
+        let owners = write.after.as_ref().and_then(|child| child["metadata"]["ownerReferences"].as_array());
+        owners.into_iter().flatten().any(|owner| owner["kind"] == object["kind"])
+    });
+    let result = match (samples.iter().any(is_served), has_children) {
+        (true, _) => Outcome::Fail,
+        (false, true) => Outcome::Warn,
+        (false, false) => return Ok(None),
+    };
+    let name = object["metadata"]["name"].clone();
+    let idle = |lab: &Lab<'_>| match lab.has_acted_for(&name, version) {
+        true => Vec::new(),
+        false => vec![()],
+    };
+    let is_idle = !lab.lasting(idle).await?.is_empty();
+    Ok(is_idle.then(|| Verdict::new(result, "it gets nothing: no child, no status, no Event")))
 }
 
 /// An object beside the samples.

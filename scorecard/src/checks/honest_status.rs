@@ -143,7 +143,7 @@ fn has_no_ready_replica(workload: &Value) -> bool {
 }
 
 /// `pages.example.com/default/a`
-fn name_of(write: &WriteRecord) -> String {
+pub(super) fn name_of(write: &WriteRecord) -> String {
     format!("{}/{}", write.resource, write.object)
 }
 

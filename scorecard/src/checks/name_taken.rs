@@ -15,6 +15,7 @@ use super::{
         report::{Outcome, Verdict},
         settings::CannotJudge,
     },
+    honest_status::name_of,
     worst,
 };
 
@@ -93,7 +94,7 @@ async fn run(reference: &Reference<'_>, taken: &Taken<'_>) -> Result<Verdict, Ca
     writes.retain(Lab::is_operators);
     lab.end().await;
     let harm = writes.iter().find_map(|write| {
-        let name = format!("{}/{}", write.resource, write.object);
+        let name = name_of(write);
         Some(format!("{name} {} {}", taken.whose, harm(write).filter(|_| objects.contains(&name))?))
     });
     let verdict = harm.map_or_else(|| Verdict::pass(&*taken.name), Verdict::fail);

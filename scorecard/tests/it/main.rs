@@ -16,7 +16,7 @@ use listwatch_scorecard::{self as scorecard, CannotJudge, CheckResult, Extent, O
 use serde_json::{Value, json};
 
 /// The bugs, the check that finds each, and what it says.
-const BUGS: [(&str, &str, &str); 41] = [
+const BUGS: [(&str, &str, &str); 42] = [
     ("panics", "converges", "panicked at"),
     ("counts-for-ever", "quiet", "writes pages.example.com/default/a for ever: .status.checks"),
     ("writes-at-each-start", "restart-is-silent", "update configmaps/default/a .data.process"),
@@ -68,6 +68,11 @@ const BUGS: [(&str, &str, &str); 41] = [
         "does-not-wait-for-pods",
         "honest-status",
         "pages.example.com/default/a is Ready, but its Pods are pending: no replica of deployments.apps/default/a is ready",
+    ),
+    (
+        "waits-for-an-image",
+        "accepts-valid-objects",
+        "Page with the required fields alone: it gets nothing: no child, no status, no Event",
     ),
     ("needs-an-image", "accepts-valid-objects", "Page with the required fields alone: "),
     (

@@ -343,6 +343,9 @@ impl Operator {
         if !page["metadata"]["deletionTimestamp"].is_null() {
             return self.clean_up(page).await;
         }
+        if self.has("waits-for-an-image") && page["spec"]["image"].is_null() {
+            return false;
+        }
         let is_same = self.done.lock().unwrap().get(uid) == Some(&page["spec"]);
         if self.has("ready-is-for-ever") && phase == Some("Ready") && is_same {
             return true;
