@@ -5,6 +5,7 @@ mod api_server_outage;
 mod applies_spec_changes;
 mod comes_back;
 mod converges;
+mod changes_in_a_row;
 mod two_namespaces;
 mod shared_children;
 mod one_bad_object;
@@ -57,7 +58,7 @@ type CheckRun = for<'r, 'a> fn(&'r Reference<'a>) -> LocalBoxFuture<'r, Result<V
 
 /// The checks in the order in which they run: cheap ones first.
 #[rustfmt::skip]
-pub(super) const CHECKS: [NamedCheck; 31] = [
+pub(super) const CHECKS: [NamedCheck; 32] = [
     ("converges", Extent::Quick, |reference| ready(Ok(converges::check(reference))).boxed_local()),
     ("quiet", Extent::Quick, |reference| quiet::check(reference).boxed_local()),
     ("restart-is-silent", Extent::Quick, |reference| restart_is_silent::check(reference).boxed_local()),
@@ -65,6 +66,7 @@ pub(super) const CHECKS: [NamedCheck; 31] = [
     (deletes_cleanly::NAME, Extent::Quick, |reference| deletes_cleanly::check(reference).boxed_local()),
     (crash_between_writes::NAME, Extent::Quick, |reference| crash_between_writes::check(reference).boxed_local()),
     (applies_spec_changes::NAME, Extent::Checks, |reference| applies_spec_changes::check(reference).boxed_local()),
+    (changes_in_a_row::NAME, Extent::Checks, |reference| changes_in_a_row::check(reference).boxed_local()),
     (comes_back::NAME, Extent::Checks, |reference| comes_back::check(reference).boxed_local()),
     (honest_status::NAME, Extent::Checks, |reference| honest_status::check(reference).boxed_local()),
     (accepts_valid_objects::NAME, Extent::Checks, |reference| accepts_valid_objects::check(reference).boxed_local()),
@@ -92,7 +94,8 @@ pub(super) const CHECKS: [NamedCheck; 31] = [
 ];
 
 /// The checks of whose faults `--only CHECK:FAULT` chooses one.
-const WITH_FAULTS: [&str; 8] = [
+const WITH_FAULTS: [&str; 9] = [
+    changes_in_a_row::NAME,
     deletes_cleanly::NAME,
     crash_between_writes::NAME,
     applies_spec_changes::NAME,
@@ -107,6 +110,7 @@ const WITH_FAULTS: [&str; 8] = [
 pub(super) async fn faults_of(check: &str, reference: &Reference<'_>) -> Result<Vec<String>, CannotJudge> {
     match check {
         deletes_cleanly::NAME => deletes_cleanly::faults(reference).await,
+        changes_in_a_row::NAME => changes_in_a_row::faults(reference).await,
         crash_between_writes::NAME => Ok(crash_between_writes::faults(reference)),
         applies_spec_changes::NAME | honest_status::NAME => trial::names(reference, Intent::Change).await,
         comes_back::NAME => trial::names(reference, Intent::Mistake).await,

@@ -16,7 +16,7 @@ use listwatch_scorecard::{self as scorecard, CannotJudge, CheckResult, Extent, O
 use serde_json::{Value, json};
 
 /// The bugs, the check that finds each, and what it says.
-const BUGS: [(&str, &str, &str); 42] = [
+const BUGS: [(&str, &str, &str); 43] = [
     ("panics", "converges", "panicked at"),
     ("counts-for-ever", "quiet", "writes pages.example.com/default/a for ever: .status.checks"),
     ("writes-at-each-start", "restart-is-silent", "update configmaps/default/a .data.process"),
@@ -48,6 +48,7 @@ const BUGS: [(&str, &str, &str); 42] = [
         "applies-spec-changes",
         ".spec.text changed from \"hello\" to \"hello-x\": configmaps/default/a .data.text is \"hello\"",
     ),
+    ("skips-generations", "changes-in-a-row", ": configmaps/default/a .data."),
     (
         "failed-is-for-ever",
         "comes-back",
@@ -483,7 +484,7 @@ async fn a_fault_that_does_not_exist_is_an_error_that_names_those_that_do() {
     for (only, expected) in [
         (
             "quiet:nosuch",
-            "only these have faults to choose from: deletes-cleanly, crash-between-writes, applies-spec-changes, comes-back, honest-status, ",
+            "only these have faults to choose from: changes-in-a-row, deletes-cleanly, crash-between-writes, applies-spec-changes, comes-back, honest-status, ",
         ),
         (
             "crash-between-writes:nosuch",

@@ -72,6 +72,8 @@ pub struct Operator {
     first_uids: Mutex<BTreeMap<Key, Value>>,
     /// The specs with which Pages became ready, by their uids.
     done: Mutex<BTreeMap<String, Value>>,
+    /// The generation of each Page, by its uid, that this process has worked on last.
+    generations: Mutex<BTreeMap<String, u64>>,
     /// How often this process has created each child.
     created: Mutex<BTreeMap<(&'static str, Key), usize>>,
     /// The first text of each Page, by its uid.
@@ -160,6 +162,7 @@ impl Operator {
             first_uids: Mutex::default(),
             done: Mutex::default(),
             created: Mutex::default(),
+            generations: Mutex::default(),
             first_texts: Mutex::default(),
         }
     }
@@ -343,6 +346,9 @@ impl Operator {
         if !page["metadata"]["deletionTimestamp"].is_null() {
             return self.clean_up(page).await;
         }
+        if self.has("skips-generations") && self.is_skipped(page).await {
+            return true;
+        }
         if self.has("waits-for-an-image") && page["spec"]["image"].is_null() {
             return false;
         }
@@ -395,6 +401,21 @@ impl Operator {
             return self.set_status(page, json!({"checks": checks})).await;
         }
         is_done
+    }
+
+    /// Whether the generation of a Page is not the one after the last that this process has seen.
+    async fn is_skipped(&self, page: &Value) -> bool {
+        // Changes that come meanwhile are one event.
+        sleep(Duration::from_millis(20)).await;
+        let pages = self.cached("pages");
+        let generation = pages.get(&key(page)).and_then(|page| page["metadata"]["generation"].as_u64());
+        let mut seen = self.generations.lock().unwrap();
+        let seen = seen.entry(page["metadata"]["uid"].to_string()).or_insert_with(|| generation.unwrap_or(1));
+        let is_skipped = generation.is_some_and(|generation| generation > *seen + 1);
+        if !is_skipped {
+            *seen = generation.unwrap_or(*seen);
+        }
+        is_skipped
     }
 
     /// Whether no replica of the Deployment is ready.

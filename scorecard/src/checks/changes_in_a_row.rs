@@ -1,0 +1,205 @@
+//! A user does not wait: three fields are changed in a row, a field is changed and changed back in the middle of the operator's work, or changed, such as
+//! scaled up, before the custom resource is deleted. The operator must get to the state of the last spec. A sequence that fails is shortened as long as it
+//! fails.
+//!
+//! The idea comes from Acto (SOSP 2023), which goes from state to state: <https://github.com/xlab-uiuc/acto>.
+
+use http::Method;
+use serde_json::Value;
+
+use super::{
+    super::{
+        fault_choice::FaultChoice,
+        lab::Lab,
+        reference::Reference,
+        report::{Outcome, Verdict},
+        settings::CannotJudge,
+        snapshot::Snapshot,
+        spec_changes::Intent,
+        trial::{self, Trial},
+    },
+    worst,
+};
+
+pub(super) const NAME: &str = "changes-in-a-row";
+
+/// Most sequences without `--all`.
+const SEQUENCES_MAX: usize = 4;
+
+/// Changes in a row.
+const CHANGES: usize = 3;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// The changes stay.
+    Stay,
+    /// They are taken back in the middle of the work.
+    Back,
+    /// The custom resources are deleted in the middle of the work.
+    Deletion,
+}
+
+#[derive(Clone)]
+struct Sequence<'r, 'a> {
+    changes: Vec<&'r Trial<'a>>,
+    end: End,
+}
+
+impl<'r, 'a> Sequence<'r, 'a> {
+    /// `.spec.text#1+.spec.image#1`
+    fn name(&self) -> String {
+        let mut names: Vec<&str> = self.changes.iter().map(|change| &*change.name).collect();
+        match self.end {
+            End::Stay => {}
+            End::Back => names.push("back"),
+            End::Deletion => names.push("deletion"),
+        }
+        names.join("+")
+    }
+
+    fn what(&self) -> String {
+        let mut steps: Vec<String> = self.changes.iter().map(|change| change.what()).collect();
+        match self.end {
+            End::Stay => {}
+            End::Back => steps.push("at once back".to_owned()),
+            End::Deletion => steps.push("at once deleted".to_owned()),
+        }
+        steps.join(", then ")
+    }
+
+    /// The sequences with one change less. A single change is for `applies-spec-changes`.
+    fn shorter(&self) -> Vec<Sequence<'r, 'a>> {
+        let count = if self.changes.len() > 2 { self.changes.len() } else { 0 };
+        let without = |index: usize| {
+            let mut shorter = self.clone();
+            shorter.changes.remove(index);
+            shorter
+        };
+        (0..count).map(without).collect()
+    }
+}
+
+pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
+    let lab = reference.settled().await?;
+    let trials = trial::trials(reference, &lab, Intent::Change).await;
+    reference.give_back(lab).await;
+    let all = all(reference, &trials);
+    let all = all.into_iter().map(|sequence| (sequence.name(), sequence)).collect();
+    let choice = FaultChoice::of(reference.scorecard, NAME, SEQUENCES_MAX, all, |(name, _)| name);
+    let runs = choice.tried.iter().map(|(_, sequence)| shortened(reference, sequence));
+    let nothing = || Verdict::new(Outcome::Skip, "the server accepts no change of the samples");
+    let worst = worst(reference, runs).await?.unwrap_or_else(nothing);
+    let pass = || Verdict::pass(format!("{} without a wait", choice.text("sequences of changes")));
+    Ok(choice.complete(if worst.result == Outcome::Pass { pass() } else { worst }))
+}
+
+/// The faults that `--only` can name.
+pub(super) async fn faults(reference: &Reference<'_>) -> Result<Vec<String>, CannotJudge> {
+    let lab = reference.settled().await?;
+    let trials = trial::trials(reference, &lab, Intent::Change).await;
+    reference.give_back(lab).await;
+    Ok(all(reference, &trials).iter().map(Sequence::name).collect())
+}
+
+/// All changes in an order that the seed chooses, three in a row, and each of them with its end in the middle of the work. With `--only`, which may name a
+/// sequence that was shortened, also the shorter ones.
+fn all<'r, 'a>(reference: &Reference<'_>, trials: &'r [Trial<'a>]) -> Vec<Sequence<'r, 'a>> {
+    let mut shuffled: Vec<&Trial<'a>> = trials.iter().collect();
+    fastrand::Rng::with_seed(reference.scorecard.seed).shuffle(&mut shuffled);
+    let mut all = Vec::new();
+    for changes in shuffled.chunks(CHANGES).filter(|changes| changes.len() > 1) {
+        let sequence = Sequence { changes: changes.to_vec(), end: End::Stay };
+        if !reference.scorecard.named_faults(NAME).is_empty() {
+            all.extend(sequence.shorter());
+        }
+        all.push(sequence);
+    }
+    for end in [End::Back, End::Deletion] {
+        all.extend(shuffled.iter().map(|change| Sequence { changes: vec![*change], end }));
+    }
+    all
+}
+
+/// The verdict of the shortest part of a sequence that fails.
+async fn shortened(reference: &Reference<'_>, sequence: &Sequence<'_, '_>) -> Result<Verdict, CannotJudge> {
+    let verdict = run(reference, sequence).await?;
+    if verdict.result != Outcome::Fail {
+        return Ok(verdict);
+    }
+    for shorter in sequence.shorter() {
+        let verdict = run(reference, &shorter).await?;
+        if verdict.result == Outcome::Fail {
+            return Ok(verdict);
+        }
+    }
+    Ok(verdict)
+}
+
+async fn run(reference: &Reference<'_>, sequence: &Sequence<'_, '_>) -> Result<Verdict, CannotJudge> {
+    let mut lab = reference.settled().await?;
+    let (before, mask) = (lab.server.version(), trial::mask(reference, &lab));
+    for change in &sequence.changes {
+        change.apply(&lab).await;
+    }
+    let verdict = match sequence.end {
+        End::Stay => {
+            let specs = specs(&lab).await;
+            match from_nothing(reference, &specs).await? {
+                Some(state) if trial::refusal(&lab, before).is_none() => {
+                    lab.judge(&state, &mask, &sequence.what()).await?
+                }
+                Some(_) | None => Verdict::new(Outcome::Skip, "the operator refuses these changes"),
+            }
+        }
+        End::Back => {
+            lab.within_fault(|| !lab.work_since(before).is_empty()).await;
+            for change in sequence.changes.iter().rev() {
+                if !change.revert(&mut lab).await? {
+                    return Ok(trial::stays());
+                }
+            }
+            lab.judge(&reference.state, &mask, &sequence.what()).await?
+        }
+        End::Deletion => {
+            lab.within_fault(|| !lab.work_since(before).is_empty()).await;
+            lab.delete_samples("Background").await;
+            lab.settle().await?;
+            match &lab.lasting(|lab| lab.remaining()).await?[..] {
+                [] => Verdict::pass(sequence.what()),
+                left => Verdict::fail(format!("{}: still there: {}", sequence.what(), left.join(", "))),
+            }
+        }
+    };
+    lab.end().await;
+    Ok(Verdict { trigger: Some(sequence.name()), ..verdict })
+}
+
+/// The custom resources as they are now, to be created elsewhere.
+async fn specs(lab: &Lab<'_>) -> Vec<Value> {
+    let mut specs = Vec::new();
+    for sample in lab.custom_samples() {
+        let (_, mut now) = lab.request(Method::GET, &lab.path_of_sample(sample), Value::Null).await;
+        now["metadata"] = sample["metadata"].clone();
+        if let Some(fields) = now.as_object_mut() {
+            fields.remove("status");
+        }
+        specs.push(now);
+    }
+    specs
+}
+
+/// The state that the operator gets to when the custom resources have these specs from the beginning. `None`: it refuses them, or the samples do not go
+/// away.
+async fn from_nothing(reference: &Reference<'_>, specs: &[Value]) -> Result<Option<Snapshot>, CannotJudge> {
+    let mut lab = reference.settled().await?;
+    let since = lab.server.version();
+    if !trial::replace(&mut lab, specs).await? {
+        return Ok(None);
+    }
+    lab.until_work_since(lab.server.version()).await;
+    lab.settle().await?;
+    let state = lab.snapshot();
+    let is_refused = trial::refusal(&lab, since).is_some();
+    lab.end().await;
+    Ok((!is_refused).then_some(state))
+}
