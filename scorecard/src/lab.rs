@@ -48,6 +48,12 @@ const SLOW_LOOP_WRITES: usize = 5;
 /// Writes until the operator has settled that are too many for any operator.
 const WRITES_MAX: usize = 3000;
 
+/// A start may take so many times the longest one without a fault.
+const SLOWER_START: u32 = 5;
+
+/// A process that does not sleep may take so many times as long: it waits for a CPU, or works.
+const BUSY_START: u32 = 10;
+
 /// How often an operator that has ended is started again in a run.
 const RESTARTS_MAX: usize = 3;
 
@@ -96,6 +102,15 @@ impl ChildKey {
     }
 }
 
+/// What the runs without a fault took, in ticks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pace {
+    /// The longest time from the start of a process until it read the kind of a sample.
+    pub(super) start: u32,
+    /// The longest pause between two writes.
+    pub(super) pause: u32,
+}
+
 pub(super) struct Lab<'a> {
     pub(super) server: ApiServer,
     scorecard: &'a Scorecard,
@@ -120,8 +135,10 @@ pub(super) struct Lab<'a> {
     pub(super) noise: BTreeSet<(String, String)>,
     /// How long a fault delays each answer, and so each pause.
     pub(super) delay: Duration,
-    /// The longest pause of the runs without a fault, in ticks. `None` in these runs.
-    pub(super) pause: Option<u32>,
+    /// `None` in the runs without a fault.
+    pub(super) pace: Option<Pace>,
+    /// How long the process took until it read the kind of a sample, in ticks.
+    pub(super) started_within: u32,
 }
 
 impl<'a> Lab<'a> {
@@ -146,7 +163,8 @@ impl<'a> Lab<'a> {
             earlier: Vec::new(),
             noise: BTreeSet::new(),
             delay: Duration::ZERO,
-            pause: None,
+            pace: None,
+            started_within: 0,
         })
     }
 
@@ -252,11 +270,15 @@ impl<'a> Lab<'a> {
     }
 
     /// Waits until the operator lists or watches the kind of a sample, and has done what it does at its start.
+    ///
+    /// Only time in which the process sleeps counts fully: on a busy machine, it waits for a CPU.
     pub(super) async fn connected(&mut self) -> Result<(), CannotJudge> {
         let user = self.user();
         let collections: Vec<String> =
             self.custom_samples().map(|sample| self.collection_of(sample)).collect();
-        let started = Instant::now();
+        let usual = self.pace.map_or(0, |pace| pace.start);
+        let limit = self.scorecard.start.max(TICK * usual * SLOWER_START);
+        let (mut ticks, mut asleep) = (0, 0);
         loop {
             let requests = self.server.requests();
             let mut own = requests.iter().filter(|request| request.user == user).peekable();
@@ -274,8 +296,8 @@ impl<'a> Lab<'a> {
                     if has_any { "before it read the samples' kind" } else { "before its first request" };
                 return Err(CannotJudge(format!("COMMAND ended {what}: {end}")));
             }
-            if started.elapsed() > self.scorecard.start {
-                let secs = self.scorecard.start.as_secs();
+            if TICK * asleep > limit || TICK * ticks > limit * BUSY_START {
+                let secs = limit.as_secs();
                 return Err(CannotJudge(if has_any {
                     format!("COMMAND did not list or watch {} within {secs} s", collections.join(", "))
                 } else {
@@ -286,7 +308,10 @@ impl<'a> Lab<'a> {
                 }));
             }
             sleep(TICK).await;
+            ticks += 1;
+            asleep += u32::from(self.process.as_ref().is_some_and(Process::sleeps));
         }
+        self.started_within = ticks;
         self.settle().await?;
         Ok(())
     }
@@ -648,7 +673,7 @@ impl<'a> Lab<'a> {
     /// Returns at once when a fault holds a request. What the operator writes for ever is added to [`Lab::noise`], and no longer waited for.
     pub(super) async fn settle(&mut self) -> Result<u32, CannotJudge> {
         let quiet = self.scorecard.settle;
-        let asleep = self.pause.map(|_| quiet / ASLEEP_SHARE);
+        let asleep = self.pace.map(|_| quiet / ASLEEP_SHARE);
         self.settle_for(quiet, asleep).await
     }
 
@@ -661,7 +686,7 @@ impl<'a> Lab<'a> {
     async fn settle_for(&mut self, quiet: Duration, asleep: Option<Duration>) -> Result<u32, CannotJudge> {
         let from = self.server.version();
         let (started, mut seen, mut requests) = (Instant::now(), from, self.server.request_count());
-        let (mut idle, mut sleeping, mut longest) = (0, 0, self.pause.unwrap_or_default());
+        let (mut idle, mut sleeping, mut longest) = (0, 0, self.pace.map_or(0, |pace| pace.pause));
         loop {
             if self.is_holding() {
                 return Ok(longest);

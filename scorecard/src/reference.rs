@@ -11,7 +11,7 @@ use serde_json::Value;
 use tokio::{sync::OnceCell, time::Instant};
 
 use super::{
-    lab::{ChildKey, Lab},
+    lab::{ChildKey, Lab, Pace},
     report::{Outcome, Verdict},
     settings::{CannotJudge, Scorecard},
     snapshot::{Mask, Snapshot, name_of, without_parts},
@@ -73,8 +73,7 @@ pub(super) struct Reference<'a> {
     /// How long the operator worked after the samples came, and its writes.
     pub(super) worked: Duration,
     pub(super) writes: Vec<String>,
-    /// The longest time, in ticks, that the operator paused while it worked.
-    pause: u32,
+    pace: Pace,
     /// How many runs can be at a time.
     pub(super) jobs: usize,
     /// Runs whose operator has settled in this state.
@@ -93,7 +92,7 @@ struct Run<'a> {
     worked: Duration,
     requests: Vec<RequestRecord>,
     writes: Vec<WriteRecord>,
-    pause: u32,
+    pace: Pace,
 }
 
 impl<'a> Reference<'a> {
@@ -128,7 +127,10 @@ impl<'a> Reference<'a> {
             let most = counts.entry(object).or_default();
             *most = [most[0].max(count[0]), most[1].max(count[1])];
         }
-        let pause = first.pause.max(second.pause);
+        let pace = Pace {
+            start: first.pace.start.max(second.pace.start),
+            pause: first.pace.pause.max(second.pace.pause),
+        };
         let Run { lab: first, state, loops, worked, requests, writes, .. } = first;
         let triggers = triggers(&requests, &writes, &mask);
         let writes = writes.iter().map(|write| format!("{} {}", write.verb(), write.resource)).collect();
@@ -144,7 +146,7 @@ impl<'a> Reference<'a> {
             loops,
             worked,
             writes,
-            pause,
+            pace,
             jobs,
             settled,
             repaired,
@@ -183,7 +185,7 @@ impl<'a> Reference<'a> {
                 lab.end().await;
             }
         }
-        lab.pause = Some(self.pause);
+        lab.pace = Some(self.pace);
         lab.noise.extend(self.loops.iter().cloned());
         lab.start()?;
         Ok(lab)
@@ -379,7 +381,7 @@ async fn run(scorecard: &Scorecard) -> Result<Run<'_>, CannotJudge> {
         worked,
         requests,
         writes,
-        pause: first.max(longest),
+        pace: Pace { start: lab.started_within, pause: first.max(longest) },
         lab,
     })
 }
