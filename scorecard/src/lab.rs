@@ -346,13 +346,31 @@ impl<'a> Lab<'a> {
         Ok(())
     }
 
+    /// Whether a sample is in a namespace, and so has a copy in [`SECOND`].
+    pub(super) fn is_namespaced(&self, sample: &Value) -> bool {
+        self.server.resource_of(sample).is_some_and(|resource| resource.is_namespaced())
+    }
+
+    /// The children whose owner is a cluster-wide sample.
+    pub(super) fn children_of_cluster(&self) -> Vec<String> {
+        let samples = self.custom_samples().filter(|sample| !self.is_namespaced(sample));
+        let uids: Vec<Value> =
+            samples.filter_map(|sample| Some(self.stored(sample)?["metadata"]["uid"].clone())).collect();
+        let mut children = self.children();
+        children.retain(|child| {
+            let mut owners = child.object["metadata"]["ownerReferences"].as_array().into_iter().flatten();
+            owners.any(|owner| uids.contains(&owner["uid"]))
+        });
+        children.into_iter().map(|child| format!("{}/{}", child.resource, child.key)).collect()
+    }
+
     /// Creates copies of the samples in the namespace [`SECOND`]. False if there is none with a namespace.
     pub(super) async fn create_copies(&self) -> Result<bool, CannotJudge> {
         let namespace = json!({"metadata": {"name": SECOND}});
         self.request(Method::POST, "/api/v1/namespaces", namespace).await;
         let mut has_any = false;
         for sample in &self.scorecard.samples {
-            if self.server.resource_of(sample).is_some_and(|resource| resource.is_namespaced()) {
+            if self.is_namespaced(sample) {
                 let mut copy = sample.clone();
                 copy["metadata"]["namespace"] = SECOND.into();
                 self.create(&copy, "--sample").await?;
@@ -364,7 +382,7 @@ impl<'a> Lab<'a> {
 
     pub(super) async fn delete_copies(&mut self) -> Result<(), CannotJudge> {
         let mut copies = HashSet::new();
-        for sample in self.custom_samples() {
+        for sample in self.custom_samples().filter(|sample| self.is_namespaced(sample)) {
             let mut copy = sample.clone();
             copy["metadata"]["namespace"] = SECOND.into();
             self.request(Method::DELETE, &self.path_of_sample(&copy), Value::Null).await;

@@ -56,6 +56,9 @@ const OCCURRENCES_MAX: usize = 3;
 /// again and again.
 const DELETIONS_MAX: usize = 1;
 
+/// Kinds that nobody repairs: they are done, or hold data.
+pub(super) const NOT_REPAIRED: [&str; 3] = ["Job", "PersistentVolumeClaim", "Event"];
+
 /// What is expected of a correct operator.
 pub(super) struct Reference<'a> {
     pub(super) scorecard: &'a Scorecard,
@@ -257,7 +260,9 @@ impl<'a> Reference<'a> {
         let repaired = self.repaired.get_or_try_init(async || {
             let mut lab = self.settled().await?;
             let mut children: Vec<ChildKey> = lab.children().iter().map(ChildKey::of).collect();
-            children.retain(|child| !self.scorecard.keep.contains(&child.kind));
+            children.retain(|child| {
+                !NOT_REPAIRED.contains(&&*child.kind) && !self.scorecard.keep.contains(&child.kind)
+            });
             lab.delete_children(&children).await;
             lab.settle().await?;
             let all = children.clone();

@@ -9,15 +9,12 @@ use serde_json::{Value, json};
 use super::{
     super::{
         lab::{Dependent, Lab},
-        reference::Reference,
+        reference::{NOT_REPAIRED, Reference},
         report::{Outcome, Verdict},
         settings::{CannotJudge, Scorecard},
     },
     failure,
 };
-
-/// Kinds that nobody repairs: they are done, or hold data.
-const NOT_REPAIRED: [&str; 3] = ["Job", "PersistentVolumeClaim", "Event"];
 
 enum Action {
     Delete,

@@ -30,11 +30,17 @@ pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict
         lab.end().await;
         return Ok(Verdict::new(Outcome::Skip, "it writes nothing there: does it serve only one namespace?"));
     }
-    let differences =
-        lab.lasting(|lab| reference.state.differences_in(&lab.snapshot(), &reference.mask, SECOND)).await?;
+    let of_cluster = lab.children_of_cluster();
+    let differences = |lab: &Lab<'_>| {
+        let mut all = reference.state.differences_in(&lab.snapshot(), &reference.mask, SECOND);
+        all.retain(|difference| !of_cluster.contains(&difference.object));
+        all
+    };
+    let differences = lab.lasting(differences).await?;
     if !differences.is_empty() {
-        // A value may have the namespace in it, or a hash of it.
-        let is_object = differences.iter().any(|difference| difference.path.is_empty());
+        // A value may have the namespace in it, or a hash of it. An object may belong to a cluster-wide sample, which has no copy.
+        let are_all_copied = lab.custom_samples().all(|sample| lab.is_namespaced(sample));
+        let is_object = are_all_copied && differences.iter().any(|difference| difference.path.is_empty());
         return Ok(Verdict::differs(
             if is_object { Outcome::Fail } else { Outcome::Warn },
             &format!("the same in the namespace {SECOND}"),

@@ -251,6 +251,36 @@ async fn an_operator_that_backs_off_from_repeated_deletions_passes() {
     let mut scorecard = settings(command("backs-off-from-deletions"));
     scorecard.only =
         ["missed-events", "watches-come-back", "api-server-outage", "throttled"].map(str::to_owned).into();
+/// The second kind is cluster-wide, so it has no copy in another namespace. Its objects are in the children of the first kind. A claim that a Pod
+/// uses cannot come back before the Pod is gone.
+#[tokio::test]
+async fn a_correct_operator_of_two_kinds_passes_all_checks() {
+    let mut scorecard = settings(command("of-two-kinds"));
+    let mut sites = crd();
+    sites["metadata"]["name"] = "sites.example.com".into();
+    sites["spec"]["scope"] = "Cluster".into();
+    sites["spec"]["names"] = json!({"plural": "sites", "kind": "Site"});
+    scorecard.crds.push(sites);
+    scorecard.samples.push(json!({"apiVersion": "example.com/v1", "kind": "Site", "metadata": {"name": "s"}, "spec": {"text": "all"}}));
+    let rules = scorecard.rbac[0]["rules"].as_array_mut().unwrap();
+    rules[0]["resources"].as_array_mut().unwrap().push("sites".into());
+    rules[1]["resources"].as_array_mut().unwrap().push("persistentvolumeclaims".into());
+    let report = scorecard::run(&scorecard, |check| println!("{check}")).await.unwrap();
+    assert_eq!(found(&report), Vec::<String>::new());
+}
+
+/// On a busy machine, a later start took longer than the limit, and each check of a restart failed.
+#[tokio::test]
+async fn a_start_that_waits_for_a_cpu_is_no_failure() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = command("");
+    command.insert(1, format!("STARTS={}", dir.path().join("starts").display()));
+    let only = ["restart-is-silent", "recreated"].map(str::to_owned).into();
+    let scorecard = Scorecard { only, start: operator::START, ..settings(command) };
+    let report = scorecard::run(&scorecard, |_| {}).await.unwrap();
+    assert_eq!(found(&report), Vec::<String>::new());
+}
+
     (scorecard.jobs, scorecard.patience) = (1, Duration::from_secs(2));
     let report = scorecard::run(&scorecard, |_| {}).await.unwrap();
     assert_eq!(found(&report), Vec::<String>::new());

@@ -1,16 +1,18 @@
 //! The operators under test, each a process: a correct one, and the same with a bug.
 //!
-//! A Page gets a Secret, a ConfigMap and a Service, and with some of the bugs a Deployment. As most operators do, it lists and watches the kinds, and reconciles from its caches.
+//! A Page gets a Secret, a ConfigMap and a Service, and with some of the bugs a Deployment. The correct operator `of-two-kinds` also serves Sites, which are
+//! cluster-wide: each gets a ConfigMap, and its name is in the ConfigMaps of all Pages, which also have a claim then. As most operators do, it lists and watches the kinds, and reconciles from its caches.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     env, fs,
+    io::Write,
     process::exit,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use base64::{Engine, prelude::BASE64_STANDARD};
@@ -22,6 +24,9 @@ use tokio::{
 };
 
 const KINDS: [&str; 5] = ["pages", "secrets", "configmaps", "services", "deployments"];
+
+/// The further kinds of the operator `of-two-kinds`.
+const MORE_KINDS: [&str; 2] = ["sites", "persistentvolumeclaims"];
 
 const FINALIZER: &str = "example.com/save";
 
@@ -42,6 +47,9 @@ const DELETIONS_MAX: usize = 5;
 
 /// How long a watch may be silent.
 const SILENCE: Duration = Duration::from_secs(3);
+
+/// How long a start may take, where a test needs a short time.
+pub const START: Duration = Duration::from_secs(1);
 
 /// Longer than nothing may be written until an operator counts as settled.
 const LATER: Duration = Duration::from_millis(1500);
@@ -78,10 +86,25 @@ pub struct Operator {
     created: Mutex<BTreeMap<(&'static str, Key), usize>>,
     /// The first text of each Page, by its uid.
     first_texts: Mutex<BTreeMap<String, String>>,
+    /// Chosen at each start: of a map without an order.
+    is_reversed: bool,
+    /// Whether this process has a bug that only one start in four has.
+    is_unlucky: bool,
+}
+
+/// Works for longer than a start may take, unless it is one of the first two.
+fn start_late(starts: &str) {
+    let mut starts = fs::File::options().create(true).append(true).open(starts).unwrap();
+    starts.write_all(b"1").unwrap();
+    let started = Instant::now();
+    while starts.metadata().unwrap().len() > 2 && started.elapsed() < 2 * START {}
 }
 
 /// Runs until it is killed.
 pub async fn run(bug: String) {
+    if let Ok(starts) = env::var("STARTS") {
+        start_late(&starts);
+    }
     // As a fixed port does, this lock refuses a second process.
     let lock = env::var("LOCK").map(|path| fs::File::create(path).unwrap());
     if lock.is_ok_and(|lock| std::mem::ManuallyDrop::new(lock).try_lock().is_err()) {
@@ -116,7 +139,7 @@ pub async fn run(bug: String) {
 /// `/api/v1/namespaces/default/secrets`; of all namespaces without one.
 pub fn path(kind: &str, namespace: &str) -> String {
     let group = match kind {
-        "pages" => "/apis/example.com/v1",
+        "pages" | "sites" => "/apis/example.com/v1",
         "deployments" => "/apis/apps/v1",
         "clusterroles" => "/apis/rbac.authorization.k8s.io/v1",
         _ => "/api/v1",
@@ -164,12 +187,16 @@ impl Operator {
             created: Mutex::default(),
             generations: Mutex::default(),
             first_texts: Mutex::default(),
+            is_reversed: fastrand::bool(),
+            is_unlucky: fastrand::u8(..4) == 0,
         }
     }
 
     /// The kinds that it reads. Only one bug is about a child without a namespace.
     fn kinds(&self) -> impl Iterator<Item = &'static str> {
-        KINDS.into_iter().chain(self.has("one-for-all-namespaces").then_some("clusterroles"))
+        let more = MORE_KINDS.into_iter().filter(|_| self.has("of-two-kinds"));
+        let without_namespace = self.has("one-for-all-namespaces").then_some("clusterroles");
+        KINDS.into_iter().chain(more).chain(without_namespace)
     }
 
     fn watches(&self, kind: &str) -> bool {
@@ -319,6 +346,9 @@ impl Operator {
         if self.has("clears-before-it-lists") {
             self.delete_orphans().await;
         }
+        for site in self.cached("sites").into_values() {
+            is_done &= self.reconcile_site(&site).await;
+        }
         for page in self.cached("pages").into_values() {
             is_done &= self.reconcile(&page).await;
             if !is_done && self.has("stops-at-an-error") {
@@ -326,6 +356,21 @@ impl Operator {
             }
         }
         is_done
+    }
+
+    async fn reconcile_site(&self, site: &Value) -> bool {
+        let (_, name) = key(site);
+        if !site["metadata"]["deletionTimestamp"].is_null() {
+            return true;
+        }
+        let (path, map) = (path("configmaps", "default"), format!("site-{name}"));
+        let owner = json!([{"apiVersion": "example.com/v1", "kind": "Site", "name": name, "uid": site["metadata"]["uid"]}]);
+        let child = json!({"metadata": {"name": map, "ownerReferences": owner}, "data": {"text": site["spec"]["text"]}});
+        match self.cached("configmaps").get(&("default".to_owned(), map.clone())) {
+            None => self.send(Method::POST, &path, child).await.0 == 201,
+            Some(found) if found["metadata"]["ownerReferences"] != owner || contains(found, &child) => true,
+            Some(_) => self.send(Method::PATCH, &format!("{path}/{map}"), child).await.0 == 200,
+        }
     }
 
     /// Deletes the Secrets of Pages that are no longer in the cache.
@@ -386,7 +431,7 @@ impl Operator {
         if self.has("failed-is-for-ever") && page["spec"]["image"] == BAD_IMAGE {
             return self.set_status(page, json!({"phase": "Failed"})).await;
         }
-        if is_done && !(self.has("waits-for-pods") && self.waits_for_pods(page)) {
+        if is_done && !(self.waits_for_its_pods() && self.waits_for_pods(page)) {
             if self.has("is-ready-later") && phase != Some("Ready") {
                 sleep(LATER).await;
             }
@@ -418,6 +463,10 @@ impl Operator {
         is_skipped
     }
 
+    fn waits_for_its_pods(&self) -> bool {
+        self.has("waits-for-pods") || self.has("of-two-kinds")
+    }
+
     /// Whether no replica of the Deployment is ready.
     fn waits_for_pods(&self, page: &Value) -> bool {
         let deployments = self.cached("deployments");
@@ -426,7 +475,7 @@ impl Operator {
 
     async fn clean_up(&self, page: &Value) -> bool {
         let (namespace, name) = key(page);
-        if self.has("deletes-by-name") {
+        if self.has("deletes-by-name") || self.has("deletes-by-name-at-times") && self.is_unlucky {
             self.send(Method::DELETE, &format!("{}/{name}", path("secrets", &namespace)), Value::Null).await;
         }
         let finalizers = page["metadata"]["finalizers"].as_array().cloned().unwrap_or_default();
@@ -656,19 +705,34 @@ impl Operator {
             let labelled = pages.iter().filter(|(_, page)| is_labelled(page)).map(|((_, name), _)| &**name);
             data["pages"] = labelled.collect::<Vec<_>>().join(" ").into();
         }
+        if self.has("of-two-kinds") {
+            let sites: Vec<String> = self.cached("sites").into_keys().map(|(_, name)| name).collect();
+            data["sites"] = sites.join(" ").into();
+        }
         if self.has("writes-at-each-start") {
             data["process"] = json!(std::process::id().to_string());
+        }
+        let mut ports = vec![json!({"name": "web", "port": 80}), json!({"name": "admin", "port": 81})];
+        if self.has("renders-without-an-order") && self.is_reversed {
+            ports.reverse();
         }
         let mut children = vec![
             ("secrets", json!({"metadata": of_secret, "data": {"password": "c2VjcmV0"}})),
             ("configmaps", json!({"metadata": metadata, "data": data})),
-            (
-                "services",
-                json!({"metadata": metadata, "spec": {"selector": {"app": name}, "ports": [{"port": 80}]}}),
-            ),
+            ("services", json!({"metadata": metadata, "spec": {"selector": {"app": name}, "ports": ports}})),
         ];
         if self.has("waits-for-pods") || self.has("does-not-wait-for-pods") {
             let pod = json!({"metadata": {"labels": {"app": name}}, "spec": {"containers": [{"name": "web", "image": image}]}});
+            let spec = json!({"selector": {"matchLabels": {"app": name}}, "template": pod});
+            children.push(("deployments", json!({"metadata": metadata, "spec": spec})));
+        }
+        if self.has("of-two-kinds") {
+            let claim =
+                json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}});
+            children.push(("persistentvolumeclaims", json!({"metadata": metadata, "spec": claim})));
+            let volume = json!({"name": "data", "persistentVolumeClaim": {"claimName": name}});
+            let spec = json!({"containers": [{"name": "web", "image": image}], "volumes": [volume]});
+            let pod = json!({"metadata": {"labels": {"app": name}}, "spec": spec});
             let spec = json!({"selector": {"matchLabels": {"app": name}}, "template": pod});
             children.push(("deployments", json!({"metadata": metadata, "spec": spec})));
         }
