@@ -348,6 +348,17 @@ fn names_by_uid(checkpoint: &Checkpoint) -> HashMap<String, String> {
 
 /// An object without what differs between runs.
 pub(super) fn normalised(object: &Value, names: &HashMap<String, String>, with_status: bool) -> Value {
+    let mut value = normalised_in_order(object, names, with_status);
+    by_name(&mut value);
+    value
+}
+
+/// As [`normalised`], with all lists in their order.
+pub(super) fn normalised_in_order(
+    object: &Value,
+    names: &HashMap<String, String>,
+    with_status: bool,
+) -> Value {
     let mut value = object.clone();
     let hash = object["metadata"]["labels"]["pod-template-hash"].as_str().unwrap_or_default().to_owned();
     let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
@@ -437,7 +448,6 @@ fn simplify(value: &mut Value, names: &HashMap<String, String>) {
         }
         Value::Array(list) => {
             list.iter_mut().for_each(|item| simplify(item, names));
-            by_name(value);
         }
         Value::Object(map) => {
             MACHINE_FIELDS.iter().for_each(|field| drop(map.remove(*field)));
@@ -456,9 +466,13 @@ fn simplify(value: &mut Value, names: &HashMap<String, String>) {
     }
 }
 
-/// A list whose items have a name, or are conditions of different types, as a map: their order does not matter.
+/// Makes lists whose items have a name, or are conditions of different types, maps: their order does not matter.
 fn by_name(value: &mut Value) {
+    if let Value::Object(map) = value {
+        map.values_mut().for_each(by_name);
+    }
     let Value::Array(list) = value else { return };
+    list.iter_mut().for_each(by_name);
     for key in ["name", "type"] {
         let named: Option<Map<String, Value>> =
             list.iter().map(|item| Some((item[key].as_str()?.to_owned(), item.clone()))).collect();

@@ -15,6 +15,10 @@ use super::{
     failure,
 };
 
+/// Restarts at each old state. Some faults depend on the order in which caches are filled. One that shows in a quarter of these rounds is missed
+/// by all of them in one of 130 cases.
+const ROUNDS: usize = 17;
+
 pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
     let mut lab = reference.settled().await?;
     let lists_old = |lab: &Lab<'_>| {
@@ -45,16 +49,18 @@ pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict
         return Ok(Verdict::new(Outcome::Skip, "the samples cannot be created again: see recreated"));
     }
     let mut late = None;
-    for (version, when) in
-        [(settled, "before the deletion"), (terminating, "during the deletion"), (deleted, "after it")]
-    {
+    let moments =
+        [(settled, "before the deletion"), (terminating, "during the deletion"), (deleted, "after it")];
+    for (version, when) in moments.repeat(ROUNDS) {
         let verdict = restart_at(reference, &mut lab, version, when).await?;
         if let Some(failure) = failure(verdict, &mut late) {
             return Ok(failure);
         }
     }
     reference.give_back(lab).await;
-    Ok(late.unwrap_or_else(|| Verdict::pass("restarts that see the past do no harm")))
+    Ok(late.unwrap_or_else(|| {
+        Verdict::pass(format!("{} restarts that see the past do no harm", moments.len() * ROUNDS))
+    }))
 }
 
 async fn restart_at(
