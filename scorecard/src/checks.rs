@@ -23,6 +23,7 @@ mod missed_events;
 mod permission_lost;
 mod quiet;
 mod recreated;
+mod refused_writes;
 mod repairs_drift;
 mod restart_is_silent;
 mod restored_backup;
@@ -58,7 +59,7 @@ type CheckRun = for<'r, 'a> fn(&'r Reference<'a>) -> LocalBoxFuture<'r, Result<V
 
 /// The checks in the order in which they run: those that find most first.
 #[rustfmt::skip]
-pub(super) const CHECKS: [NamedCheck; 32] = [
+pub(super) const CHECKS: [NamedCheck; 33] = [
     ("converges", Extent::Quick, |reference| ready(Ok(converges::check(reference))).boxed_local()),
     ("quiet", Extent::Quick, |reference| quiet::check(reference).boxed_local()),
     ("restart-is-silent", Extent::Quick, |reference| restart_is_silent::check(reference).boxed_local()),
@@ -73,6 +74,7 @@ pub(super) const CHECKS: [NamedCheck; 32] = [
     (honest_status::NAME, Extent::Checks, |reference| honest_status::check(reference).boxed_local()),
     (accepts_valid_objects::NAME, Extent::Checks, |reference| accepts_valid_objects::check(reference).boxed_local()),
     (lost_answers::NAME, Extent::Checks, |reference| lost_answers::check(reference).boxed_local()),
+    ("refused-writes", Extent::Checks, |reference| refused_writes::check(reference).boxed_local()),
     ("recreated", Extent::Checks, |reference| recreated::check(reference).boxed_local()),
     ("missed-events", Extent::Checks, |reference| missed_events::check(reference).boxed_local()),
     ("half-list", Extent::Checks, |reference| half_list::check(reference).boxed_local()),

@@ -16,8 +16,13 @@ use listwatch_scorecard::{self as scorecard, CannotJudge, CheckResult, Extent, O
 use serde_json::{Value, json};
 
 /// The bugs, the check that finds each, and what it says.
-const BUGS: [(&str, &str, &str); 45] = [
+const BUGS: [(&str, &str, &str); 46] = [
     ("panics", "converges", "panicked at"),
+    (
+        "takes-a-500-for-done",
+        "refused-writes",
+        "create/secrets/default/a#1 got a 500: secrets/default/a is missing",
+    ),
     ("counts-for-ever", "quiet", "writes pages.example.com/default/a for ever: .status.checks"),
     ("writes-at-each-start", "restart-is-silent", "update configmaps/default/a .data.process"),
     (

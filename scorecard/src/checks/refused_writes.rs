@@ -1,0 +1,136 @@
+//! Each write of the operator once gets a 500. It must be tried again, without an event that asks for it.
+//!
+//! Of a child, the write is refused when it has been deleted or changed: no other write follows, whose event would wake the operator. Other
+//! writes, such as of the status, are refused in a run of their own; at last, those of the deletion.
+//!
+//! It finds an operator that logs an error, and waits for the next event.
+
+use http::Method;
+use listwatch_apiserver::{Fault, Planned};
+use serde_json::json;
+
+use super::{
+    super::{
+        lab::Lab,
+        reference::{Reference, Trigger},
+        report::{Outcome, Verdict},
+        settings::{CannotJudge, Extent},
+    },
+    repairs_drift,
+};
+
+/// Most runs with a refused write, unless [`Extent::Faults`] asks for all. Each costs a start.
+const RUNS_MAX: usize = 12;
+
+pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
+    let mut refused = Vec::new();
+    let mut lab = reference.settled().await?;
+    if let Some(failure) = repairs(reference, &mut lab, &mut refused).await? {
+        return Ok(failure);
+    }
+    if let Some(failure) = deletion(&mut lab, &mut refused).await? {
+        return Ok(failure);
+    }
+    lab.end().await;
+    let others = reference.triggers.iter().filter(|trigger| !refused.contains(&trigger.name));
+    let others: Vec<&Trigger> = others.collect();
+    let most = if reference.scorecard.extent == Extent::Faults { others.len() } else { RUNS_MAX };
+    for trigger in others.iter().take(most) {
+        let mut lab = reference.with_fault(trigger, internal_error()).await?;
+        let failure = judged(reference, &mut lab, &trigger.name, 0, &mut refused).await?;
+        lab.end().await;
+        if let Some(failure) = failure {
+            return Ok(failure);
+        }
+    }
+    if refused.is_empty() {
+        return Ok(Verdict::new(Outcome::Skip, "none of the writes of the runs without a fault came again"));
+    }
+    let left = others.len().saturating_sub(most);
+    let left = if left > 0 { format!("; {left} were not refused") } else { String::new() };
+    Ok(Verdict::pass(format!("{} refused writes were tried again{left}", refused.len())))
+}
+
+/// Refuses the repairs of the children that the operator repairs.
+async fn repairs(
+    reference: &Reference<'_>,
+    lab: &mut Lab<'_>,
+    refused: &mut Vec<String>,
+) -> Result<Option<Verdict>, CannotJudge> {
+    for child in reference.repaired().await? {
+        let name = format!("create/{}/{}#1", child.resource, child.key);
+        let Some(create) = reference.triggers.iter().find(|trigger| trigger.name == name) else { continue };
+        let before = count(lab);
+        refuse(lab, &create.method, &create.path);
+        lab.delete_children(std::slice::from_ref(child)).await;
+        if let Some(failure) = judged(reference, lab, &name, before, refused).await? {
+            return Ok(Some(failure));
+        }
+    }
+    for child in repairs_drift::children(reference, lab) {
+        let Some((_, patch)) = repairs_drift::drift(&child) else { continue };
+        let path = lab.path_of_object(&child.resource, &child.key);
+        let before = count(lab);
+        ["PUT", "PATCH"].iter().for_each(|method| refuse(lab, method, &path));
+        lab.request(Method::PATCH, &path, patch).await;
+        let name = format!("update/{}/{}", child.resource, child.key);
+        if let Some(failure) = judged(reference, lab, &name, before, refused).await? {
+            return Ok(Some(failure));
+        }
+    }
+    Ok(None)
+}
+
+/// Deletes the samples. The first write of each kind that the operator then sends is refused.
+async fn deletion(lab: &mut Lab<'_>, refused: &mut Vec<String>) -> Result<Option<Verdict>, CannotJudge> {
+    ["POST", "PUT", "PATCH", "DELETE"].iter().for_each(|method| refuse(lab, method, ""));
+    let before = count(lab);
+    lab.delete_samples("Background").await;
+    lab.settle().await?;
+    let left = lab.lasting(|lab| lab.remaining()).await?;
+    let is_refused = count(lab) > before;
+    lab.server.end_faults();
+    // Without a refused write, it is a matter of deletes-cleanly.
+    if !is_refused {
+        return Ok(None);
+    }
+    refused.push("deletion".to_owned());
+    Ok((!left.is_empty()).then(|| {
+        Verdict::fail(format!("a write of the deletion got a 500: still there: {}", left.join(", ")))
+    }))
+}
+
+/// Waits until the state is as before, and notes whether more writes than before were refused. What only another change repairs is a failure: nobody makes one.
+async fn judged(
+    reference: &Reference<'_>,
+    lab: &mut Lab<'_>,
+    name: &str,
+    before: usize,
+    refused: &mut Vec<String>,
+) -> Result<Option<Verdict>, CannotJudge> {
+    let after = format!("{name} got a 500");
+    let verdict = reference.judge(lab, &after).await?;
+    lab.server.end_faults();
+    if count(lab) == before {
+        // Nobody sends it here: see repairs-drift.
+        return Ok(None);
+    }
+    refused.push(name.to_owned());
+    let is_found = verdict.result == Outcome::Fail || !verdict.evidence.is_empty();
+    Ok(is_found.then_some(Verdict { result: Outcome::Fail, ..verdict }))
+}
+
+fn refuse(lab: &Lab<'_>, method: &str, path: &str) {
+    lab.server.fault(Planned::from(internal_error()).on(method, path).by(&lab.user()).times(1));
+}
+
+/// How many writes were refused.
+fn count(lab: &Lab<'_>) -> usize {
+    lab.server.requests().iter().filter(|request| request.status == 500).count()
+}
+
+fn internal_error() -> Fault {
+    let body = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "refused for a test",
+        "reason": "InternalError", "code": 500});
+    Fault::Answer { status: 500, body: body.to_string(), retry_after_secs: None }
+}
