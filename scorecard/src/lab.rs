@@ -54,6 +54,9 @@ const SLOWER_START: u32 = 5;
 /// A process that does not sleep may take so many times as long: it waits for a CPU, or works.
 const BUSY_START: u32 = 10;
 
+/// Requests of one path that a client may send in a second while they fail: 10, with pauses that grow.
+const RETRIES_PER_SEC_MAX: f64 = 10.0;
+
 /// How often an operator that has ended is started again in a run.
 const RESTARTS_MAX: usize = 3;
 
@@ -900,6 +903,33 @@ impl<'a> Lab<'a> {
             }
         }
         dead
+    }
+
+    /// `31 requests of GET /api/v1/pods in 3.0 s`, if the operator sends these, of which each gets the status, without pauses that grow. Since so many
+    /// requests, which was at `started`.
+    pub(super) fn hot_retry(&self, status: u16, since: usize, started: Instant) -> Option<String> {
+        let mut counts: BTreeMap<String, u32> = BTreeMap::new();
+        for request in self.server.requests().iter().skip(since) {
+            if request.status == status && Lab::is_of_operator(&request.user) {
+                *counts.entry(format!("{} {}", request.method, request.path)).or_default() += 1;
+            }
+        }
+        let (path, count) = counts.into_iter().max_by_key(|(_, count)| *count)?;
+        let secs = started.elapsed().as_secs_f64();
+        (f64::from(count) > RETRIES_PER_SEC_MAX * secs)
+            .then(|| format!("{count} requests of {path} in {secs:.1} s, which all got a {status}"))
+    }
+
+    /// How many requests the operator has sent, but for its Leases.
+    pub(super) fn sent(&self) -> usize {
+        let requests = self.server.requests();
+        let is_own = |path: &str, user: &str| Lab::is_of_operator(user) && !path.contains("/leases");
+        requests.iter().filter(|request| is_own(&request.path, &request.user)).count()
+    }
+
+    /// The CPU time of the process. Zero if unknown.
+    pub(super) fn cpu_time(&self) -> Duration {
+        self.process.as_ref().map(Process::cpu_time).unwrap_or_default()
     }
 
     /// Whether a fault holds a request of the operator.

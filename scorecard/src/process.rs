@@ -5,6 +5,7 @@ use std::{
     io,
     path::{Path, PathBuf},
     process::Stdio,
+    time::Duration,
 };
 
 use tokio::process::{Child, Command};
@@ -14,6 +15,12 @@ use super::settings::CannotJudge;
 /// What a log has after a panic: in Rust, Go, client-go, and of a thread in Python and Java. A traceback alone is not a panic: kopf logs one
 /// for each request that is refused, and tries again.
 const PANICS: [&str; 4] = ["panicked at", "panic: ", "Observed a panic", "Exception in thread"];
+
+/// Where the time in user mode is among the fields from a thread's state on; the time in the kernel follows. See `proc_pid_stat(5)`.
+const USER_TIME: usize = 11;
+
+/// Linux counts these times in hundredths of a second for all programs.
+const MILLIS_PER_TICK: u64 = 10;
 
 /// An error if an argument has something like `{kubeconfig}` that is not it. `${KUBECONFIG}` is for a shell.
 pub(super) fn validate_placeholders(command: &[String]) -> Result<(), CannotJudge> {
@@ -69,21 +76,33 @@ impl Process {
 
     /// Whether all its threads, and all threads of the processes that it has started, sleep. `false` if unknown.
     pub(super) fn sleeps(&self) -> bool {
-        let Some(id) = self.child.id() else { return false };
-        let mut processes = vec![id];
+        let threads = self.threads();
+        threads.is_some_and(|threads| threads.iter().all(|thread| thread.starts_with('S')))
+    }
+
+    /// The CPU time of all its threads, and of all threads of the processes that it has started. Zero if unknown.
+    pub(super) fn cpu_time(&self) -> Duration {
+        let mut ticks = 0;
+        for thread in self.threads().unwrap_or_default() {
+            let times = thread.split(' ').skip(USER_TIME).take(2);
+            ticks += times.filter_map(|time| time.parse::<u64>().ok()).sum::<u64>();
+        }
+        Duration::from_millis(ticks * MILLIS_PER_TICK)
+    }
+
+    /// What `/proc` says of each thread, from its state on: `S 1 7 7 0 -1 4194304 90 0 0 0 3 1 …`.
+    fn threads(&self) -> Option<Vec<String>> {
+        let (mut all, mut processes) = (Vec::new(), vec![self.child.id()?]);
         while let Some(id) = processes.pop() {
-            let Ok(threads) = fs::read_dir(format!("/proc/{id}/task")) else { return false };
-            for thread in threads.flatten() {
-                let read = |name: &str| fs::read_to_string(thread.path().join(name));
-                let (Ok(stat), Ok(children)) = (read("stat"), read("children")) else { return false };
+            for thread in fs::read_dir(format!("/proc/{id}/task")).ok()?.flatten() {
+                let read = |name: &str| fs::read_to_string(thread.path().join(name)).ok();
+                let (stat, children) = (read("stat")?, read("children")?);
                 // The state is behind the name, which may have spaces: `7 (my operator) S`.
-                if !stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('S')) {
-                    return false;
-                }
+                all.push(stat.rsplit(") ").next()?.to_owned());
                 processes.extend(children.split_whitespace().filter_map(|id| id.parse::<u32>().ok()));
             }
         }
-        true
+        Some(all)
     }
 
     /// `exit status: 1: the last line of the log`, if it has ended.

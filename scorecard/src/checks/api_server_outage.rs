@@ -1,8 +1,11 @@
 //! All connections are closed, and each request gets a 503, until the operator has seen some. Later the children are deleted.
 //!
-//! It finds an operator that gives up, and one that takes an error for an empty list.
+//! It finds an operator that gives up, one that takes an error for an empty list, and one that tries again without a pause that grows.
+
+use std::time::Duration;
 
 use listwatch_apiserver::Fault;
+use tokio::time::Instant;
 
 use super::{
     super::{
@@ -12,6 +15,9 @@ use super::{
     },
     no_children,
 };
+
+/// The shortest outage. A client that tries again after 20 ms, and doubles its pause, sends eight requests.
+const OUTAGE: Duration = Duration::from_secs(3);
 
 /// Requests that must fail before the outage ends.
 const FAILURES: usize = 5;
@@ -25,8 +31,14 @@ pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict
     let body = "the server is down for a test\n".to_owned();
     lab.server.fault(Fault::Answer { status: 503, body, retry_after_secs: None }.by(&lab.user()));
     lab.server.fault(Fault::Restart);
-    lab.until_refused(503, FAILURES).await;
+    let (since, started) = (lab.server.request_count(), Instant::now());
+    lab.wait(OUTAGE).await;
+    let hot_retry = lab.hot_retry(503, since, started);
+    lab.until_refused(503, FAILURES.saturating_sub(lab.server.request_count() - since)).await;
     lab.server.end_faults();
+    if let Some(hot_retry) = hot_retry {
+        return Ok(Verdict::fail(format!("in an outage: {hot_retry}")));
+    }
     lab.settle().await?;
     lab.delete_children(children).await;
     let verdict = reference.judge(&mut lab, "children deleted after an outage").await?;

@@ -1,8 +1,13 @@
 //! All that the operator creates for one of the custom resources is refused. Meanwhile a child of another one is deleted, and must come back.
 //!
+//! What is refused may be tried again only with pauses that grow.
+//!
 //! It would have found kairos-io/kairos#4835: one object blocks the operator for all.
 
+use std::time::Duration;
+
 use listwatch_apiserver::Fault;
+use tokio::time::Instant;
 
 use super::super::{
     lab::SECOND,
@@ -11,6 +16,9 @@ use super::super::{
     settings::CannotJudge,
 };
 use super::no_children;
+
+/// How long the retries are counted. A queue that begins with 5 ms, and doubles its pause, sends ten requests.
+const RETRIES: Duration = Duration::from_secs(3);
 
 pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
     let children = reference.repaired().await?;
@@ -29,6 +37,11 @@ pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict
     if !lab.create_copies().await? {
         reference.give_back(lab).await;
         return Ok(Verdict::new(Outcome::Skip, "the samples have no namespace"));
+    }
+    let (since, started) = (lab.server.request_count(), Instant::now());
+    lab.wait(RETRIES).await;
+    if let Some(hot_retry) = lab.hot_retry(403, since, started) {
+        return Ok(Verdict::fail(hot_retry));
     }
     lab.settle().await?;
     lab.delete_children(children).await;

@@ -1,8 +1,14 @@
-//! Once settled, the operator writes nothing, and a change that means nothing costs at most two writes of each object.
+//! Once settled, the operator writes nothing, sends few requests and needs little CPU time, and a change that means nothing costs at most two
+//! writes of each object.
 //!
 //! It would have found konflux-ci/konflux-ci#5874: each status write triggers the next one, 1,350 reconciles a second.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use tokio::time::Instant;
 
 use super::super::{lab::Lab, reference::Reference, report::Verdict, settings::CannotJudge};
 
@@ -11,6 +17,15 @@ const PERIODS: usize = 3;
 
 /// Writes of one object after a change that means nothing: of it, and of its status.
 const WRITES_PER_POKE: usize = 2;
+
+/// How long the load of the settled operator is measured.
+const IDLE: Duration = Duration::from_secs(2);
+
+/// Requests in a second that are too many for a settled operator. Its Leases do not count.
+const REQUESTS_PER_SEC_MAX: f64 = 10.0;
+
+/// The share of a CPU that is too much for a settled operator.
+const CPU_MAX: f64 = 0.2;
 
 pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
     if let Some((object, path)) = reference.loops.first() {
@@ -26,6 +41,9 @@ pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict
     let known = lab.noise.clone();
     if let Some(writes) = writes(&mut lab, &known).await? {
         return Ok(Verdict::fail(writes));
+    }
+    if let Some(load) = idle_load(&lab).await {
+        return Ok(Verdict::fail(load));
     }
     if let Some(loops) = poke(&mut lab).await? {
         return Ok(Verdict::fail(loops));
@@ -52,6 +70,26 @@ pub(super) async fn writes(
     }
     let first = |first| format!("{} writes after it had settled; the first: {first}", written.len());
     Ok(loops(lab, known).or_else(|| written.first().map(first)))
+}
+
+/// What the settled operator does too much of, in each of the periods.
+async fn idle_load(lab: &Lab<'_>) -> Option<String> {
+    let mut load = None;
+    for _ in 0..PERIODS {
+        let (started, sent, cpu) = (Instant::now(), lab.sent(), lab.cpu_time());
+        lab.wait(IDLE).await;
+        let secs = started.elapsed().as_secs_f64();
+        let sent = u32::try_from(lab.sent().saturating_sub(sent)).unwrap_or(u32::MAX);
+        let cpu = lab.cpu_time().saturating_sub(cpu).as_secs_f64();
+        load = if f64::from(sent) > REQUESTS_PER_SEC_MAX * secs {
+            Some(format!("{sent} requests in {secs:.1} s after it had settled"))
+        } else if cpu > CPU_MAX * secs {
+            Some(format!("{cpu:.1} s of CPU time in {secs:.1} s after it had settled"))
+        } else {
+            return None;
+        };
+    }
+    load
 }
 
 /// Changes an annotation that means nothing. What is written too often after it.

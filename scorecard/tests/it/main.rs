@@ -16,13 +16,17 @@ use listwatch_scorecard::{self as scorecard, CannotJudge, CheckResult, Extent, O
 use serde_json::{Value, json};
 
 /// The bugs, the check that finds each, and what it says.
-const BUGS: [(&str, &str, &str); 46] = [
+const BUGS: [(&str, &str, &str); 50] = [
     ("panics", "converges", "panicked at"),
+    ("polls", "quiet", " requests in "),
+    ("spins", "quiet", " s of CPU time in "),
     (
         "takes-a-500-for-done",
         "refused-writes",
         "create/secrets/default/a#1 got a 500: secrets/default/a is missing",
     ),
+    ("lists-without-a-pause", "api-server-outage", "in an outage: "),
+    ("retries-without-a-pause", "one-bad-object", ", which all got a 403"),
     ("counts-for-ever", "quiet", "writes pages.example.com/default/a for ever: .status.checks"),
     ("writes-at-each-start", "restart-is-silent", "update configmaps/default/a .data.process"),
     (

@@ -86,6 +86,8 @@ pub struct Operator {
     created: Mutex<BTreeMap<(&'static str, Key), usize>>,
     /// The first text of each Page, by its uid.
     first_texts: Mutex<BTreeMap<String, String>>,
+    /// Whether the last answer was a 429.
+    is_throttled: AtomicBool,
     /// Chosen at each start: of a map without an order.
     is_reversed: bool,
     /// Whether this process has a bug that only one start in four has.
@@ -122,6 +124,17 @@ pub async fn run(bug: String) {
         let operator = Arc::clone(&operator);
         tokio::spawn(async move { operator.follow(kind).await });
     }
+    if operator.has("spins") {
+        std::thread::spawn(|| {
+            loop {
+                std::hint::spin_loop();
+            }
+        });
+    }
+    if operator.has("polls") {
+        let operator = Arc::clone(&operator);
+        tokio::spawn(async move { operator.poll().await });
+    }
     let mut backoff = BACKOFF_MIN;
     loop {
         if operator.reconcile_all().await {
@@ -129,7 +142,8 @@ pub async fn run(bug: String) {
             operator.changed.notified().await;
         } else {
             sleep(backoff).await;
-            if !operator.has("does-not-wait") {
+            let is_hot = operator.has("does-not-wait") && operator.is_throttled.load(Relaxed);
+            if !is_hot && !operator.has("retries-without-a-pause") {
                 backoff = BACKOFF_MAX.min(backoff * 2);
             }
         }
@@ -187,6 +201,7 @@ impl Operator {
             created: Mutex::default(),
             generations: Mutex::default(),
             first_texts: Mutex::default(),
+            is_throttled: AtomicBool::new(false),
             is_reversed: fastrand::bool(),
             is_unlucky: fastrand::u8(..4) == 0,
         }
@@ -220,6 +235,7 @@ impl Operator {
             request = request.header("content-type", content_type).body(body.to_string());
         }
         let answer = request.send().await.ok()?;
+        self.is_throttled.store(answer.status() == 429, Relaxed);
         if let Some(secs) = answer.headers().get("retry-after")
             && !self.has("does-not-wait")
         {
@@ -240,6 +256,7 @@ impl Operator {
 
     /// Fills the cache of a kind, and keeps it up to date. Runs until dropped.
     async fn follow(&self, kind: &'static str) {
+        let mut backoff = BACKOFF_MIN;
         loop {
             if self.has("clears-before-it-lists") {
                 self.caches.lock().unwrap().entry(kind).and_modify(Cache::clear);
@@ -249,13 +266,25 @@ impl Operator {
             if code == 403 && self.has("forbidden-is-for-ever") || code == 503 && self.has("gives-up") {
                 return;
             }
+            if code != 200 && !self.has("lists-without-a-pause") {
+                backoff = BACKOFF_MAX.min(backoff * 2);
+            }
             if code == 200 {
+                backoff = BACKOFF_MIN;
                 if self.on_list(kind, &list) {
                     self.changed.notify_one();
                 }
                 self.watch(kind, list["metadata"]["resourceVersion"].as_str().unwrap().to_owned()).await;
             }
-            sleep(BACKOFF_MIN).await;
+            sleep(backoff).await;
+        }
+    }
+
+    /// Reads for ever what nobody asks for.
+    async fn poll(&self) {
+        loop {
+            let (code, _) = self.send(Method::GET, &path("configmaps", ""), Value::Null).await;
+            sleep(if code == 200 { BACKOFF_MIN } else { BACKOFF_MAX }).await;
         }
     }
 
