@@ -91,9 +91,10 @@ pub(super) const CHECKS: [NamedCheck; 33] = [
     ("one-bad-object", Extent::Checks, |reference| one_bad_object::check(reference).boxed_local()),
     ("two-namespaces", Extent::Checks, |reference| two_namespaces::check(reference).boxed_local()),
     ("shared-children", Extent::Checks, |reference| shared_children::check(reference).boxed_local()),
-    ("shipped-role", Extent::Checks, |reference| shipped_role::check(reference).boxed_local()),
     ("restored-backup", Extent::Faults, |reference| restored_backup::check(reference).boxed_local()),
     ("stalled-watch", Extent::Faults, |reference| stalled_watch::check(reference).boxed_local()),
+    // It compares the requests of all checks.
+    (shipped_role::NAME, Extent::Checks, |reference| shipped_role::check(reference).boxed_local()),
 ];
 
 /// The checks of whose faults `--only CHECK:FAULT` chooses one.

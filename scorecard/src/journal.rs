@@ -1,12 +1,38 @@
 //! What happened in the last run of a check: the requests, the writes, and the operator's log.
 
-use std::cell::RefCell;
+use std::{cell::RefCell, collections::BTreeSet};
 
 use listwatch_apiserver::{RequestRecord, WriteRecord};
+
+/// What the names of the operator's users begin with, one for each process.
+pub(super) const OPERATOR: &str = "operator-";
 
 tokio::task_local! {
     /// The last run that ended in a check. Checks return from many places, so a run notes this when it is dropped.
     static LAST: RefCell<Option<Journal>>;
+    /// What the operator asked for in all runs that have ended.
+    static ASKED: RefCell<BTreeSet<Asked>>;
+}
+
+/// A request, without what does not matter for its permission.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Asked {
+    pub(super) method: String,
+    pub(super) path: String,
+    pub(super) is_watch: bool,
+    /// For a PATCH: a server-side apply without an object.
+    pub(super) has_created: bool,
+}
+
+impl Asked {
+    pub(super) fn of(request: &RequestRecord) -> Asked {
+        Asked {
+            method: request.method.clone(),
+            path: request.path.clone(),
+            is_watch: ["watch=1", "watch=true"].iter().any(|flag| request.query.contains(flag)),
+            has_created: request.status == 201,
+        }
+    }
 }
 
 /// The record of a run.
@@ -42,6 +68,19 @@ pub(super) async fn recorded<T>(check: impl Future<Output = T>) -> (T, Option<Jo
 
 /// Keeps the record of a run that ends.
 pub(super) fn note(journal: impl FnOnce() -> Journal) {
+    let journal = journal();
+    let own = journal.requests.iter().filter(|request| request.user.starts_with(OPERATOR));
     // Outside of a check, nobody asks for it.
-    let _ = LAST.try_with(|last| last.replace(Some(journal())));
+    let _ = ASKED.try_with(|all| all.borrow_mut().extend(own.map(Asked::of)));
+    let _ = LAST.try_with(|last| last.replace(Some(journal)));
+}
+
+/// Runs all checks, and keeps what the operator asks for.
+pub(super) async fn with_asked<T>(checks: impl Future<Output = T>) -> T {
+    ASKED.scope(RefCell::default(), checks).await
+}
+
+/// What the operator asked for in all runs that have ended.
+pub(super) fn asked() -> BTreeSet<Asked> {
+    ASKED.try_with(|all| all.borrow().clone()).unwrap_or_default()
 }

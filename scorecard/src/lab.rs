@@ -23,7 +23,7 @@ use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
 use super::{
-    journal::{self, Journal},
+    journal::{self, Journal, OPERATOR},
     process::Process,
     report::{Outcome, Verdict},
     settings::{CannotJudge, Scorecard},
@@ -213,7 +213,7 @@ impl<'a> Lab<'a> {
 
     /// The user of the process that runs now.
     pub(super) fn user(&self) -> String {
-        format!("operator-{}", self.starts)
+        format!("{OPERATOR}{}", self.starts)
     }
 
     /// The version at which a custom resource got its `deletionTimestamp`, if it has waited for something.
@@ -234,7 +234,7 @@ impl<'a> Lab<'a> {
 
     /// Whether a user is the operator, in this process or an earlier one of the run.
     pub(super) fn is_of_operator(user: &str) -> bool {
-        user.starts_with("operator-")
+        user.starts_with(OPERATOR)
     }
 
     pub(super) fn start(&mut self) -> Result<(), CannotJudge> {

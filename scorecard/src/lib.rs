@@ -98,7 +98,11 @@ pub async fn faults(scorecard: &Scorecard, check: &str) -> Result<Vec<String>, C
 ///
 /// If the operator cannot be judged: it does not start, does not connect, or writes nothing; or a CRD or a sample is invalid.
 /// Without a command, only the checks of files run.
-pub async fn run(scorecard: &Scorecard, mut done: impl FnMut(&CheckResult)) -> Result<Report, CannotJudge> {
+pub async fn run(scorecard: &Scorecard, done: impl FnMut(&CheckResult)) -> Result<Report, CannotJudge> {
+    journal::with_asked(run_all(scorecard, done)).await
+}
+
+async fn run_all(scorecard: &Scorecard, mut done: impl FnMut(&CheckResult)) -> Result<Report, CannotJudge> {
     checks::validate_only(&scorecard.only, &names())?;
     process::validate_placeholders(&scorecard.command)?;
     lab::remove_left_behind();
@@ -120,17 +124,22 @@ pub async fn run(scorecard: &Scorecard, mut done: impl FnMut(&CheckResult)) -> R
     let (reference, without_fault) = journal::recorded(Reference::of(scorecard)).await;
     let reference = reference?;
     checks::validate_faults(&reference).await?;
-    let checks = of_runs.into_iter().map(async |(name, _, run)| {
+    let run = async |(name, _, run): checks::NamedCheck| {
         let started = Instant::now();
         let (verdict, journal) = journal::recorded(run(&reference)).await;
         let journal = journal.or_else(|| without_fault.clone());
         // Without a fault it could be judged.
         let verdict = verdict.unwrap_or_else(|CannotJudge(why)| Verdict::fail(why));
         CheckResult { name, verdict, elapsed: started.elapsed(), journal }
-    });
-    let mut checks = pin!(stream::iter(checks).buffered(reference.jobs));
-    while let Some(check) = checks.next().await {
+    };
+    let (last, others): (Vec<_>, Vec<_>) =
+        of_runs.into_iter().partition(|(name, ..)| *name == checks::shipped_role::NAME);
+    let mut others = pin!(stream::iter(others.into_iter().map(&run)).buffered(reference.jobs));
+    while let Some(check) = others.next().await {
         add(&mut report, check);
+    }
+    for check in last {
+        add(&mut report, run(check).await);
     }
     Ok(report)
 }

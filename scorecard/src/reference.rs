@@ -219,6 +219,14 @@ impl<'a> Reference<'a> {
         created.and_then(|write| write.after).map(|object| Value::clone(&object)).unwrap_or_default()
     }
 
+    /// Ends the runs that were kept for further checks.
+    pub(super) async fn end_given_back(&self) {
+        let given_back = std::mem::take(&mut *self.given_back());
+        for lab in given_back {
+            lab.end().await;
+        }
+    }
+
     fn given_back(&self) -> MutexGuard<'_, Vec<Lab<'a>>> {
         self.settled.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,17 +1,24 @@
-//! The operator has only the permissions of the Roles that are shipped with it.
+//! The operator has only the permissions of the Roles that are shipped with it. These must also allow all that it asked for in the checks before,
+//! which repair and delete.
 //!
 //! It would have found kubeswift-io/kubeswift#460: one kind without a rule, so nothing was reconciled, and the status stayed empty.
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use http::Method;
 use listwatch_apiserver::Rule;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::super::{
+    journal::{self, Asked},
     lab::Lab,
     reference::Reference,
     report::{Outcome, Verdict},
     settings::CannotJudge,
     static_checks::least_privilege,
 };
+
+pub(in super::super) const NAME: &str = "shipped-role";
 
 /// The rules of all roles of ServiceAccounts together.
 pub(in super::super) fn rules(rbac: &[Value]) -> Result<Vec<Rule>, CannotJudge> {
@@ -30,6 +37,8 @@ pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict
     if rbac.is_empty() {
         return Ok(Verdict::new(Outcome::Skip, "no --rbac is given"));
     }
+    reference.end_given_back().await;
+    let asked = journal::asked();
     let mut lab = reference.lab_with(Some(rules(rbac)?)).await?;
     let verdict = match lab.connected().await {
         Ok(()) => {
@@ -40,7 +49,14 @@ pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict
         Err(CannotJudge(why)) => Verdict::fail(why),
     };
     let refused = refused(&lab);
+    let missing = missing(&lab, &asked).await;
     lab.end().await;
+    if let (Some(first), Outcome::Pass) = (missing.first(), verdict.result) {
+        let count = missing.len();
+        return Ok(Verdict::fail(format!(
+            "in other checks, the Roles do not allow: {first}, {count} in all"
+        )));
+    }
     let Some(first) = refused.first() else { return Ok(verdict) };
     Ok(match verdict.result {
         Outcome::Pass => {
@@ -48,6 +64,70 @@ pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict
         }
         _ => Verdict::fail(format!("the Roles do not allow: {first}, {} in all", refused.len())),
     })
+}
+
+/// `PATCH /api/v1/namespaces/default/services/a`, for each resource and verb that the Roles do not allow. What this run did without is not missing.
+async fn missing(lab: &Lab<'_>, asked: &BTreeSet<Asked>) -> Vec<String> {
+    let own = lab.server.requests();
+    let refused = own.iter().filter(|request| Lab::is_of_operator(&request.user) && request.status == 403);
+    let refused: Vec<Value> = refused.map(Asked::of).flat_map(|asked| attributes(&asked)).collect();
+    let mut missing = BTreeMap::new();
+    for asked in asked {
+        for resource in attributes(asked) {
+            let spec = json!({"user": lab.user(), "resourceAttributes": resource});
+            let path = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+            let (_, review) = lab.request(Method::POST, path, json!({"spec": spec})).await;
+            let without_name = |resource: &Value| {
+                ["group", "resource", "subresource", "verb"].map(|field| resource[field].to_string())
+            };
+            let key = without_name(&resource);
+            if review["status"]["allowed"] == false && !refused.iter().any(|one| without_name(one) == key) {
+                missing.entry(key).or_insert_with(|| format!("{} {}", asked.method, asked.path));
+            }
+        }
+    }
+    missing.into_values().collect()
+}
+
+/// The verbs that a request needs.
+fn verbs(asked: &Asked) -> Vec<&'static str> {
+    match (&*asked.method, asked.is_watch, asked.has_created) {
+        ("GET", true, _) => vec!["watch"],
+        ("GET", false, _) => vec!["get"],
+        ("POST", ..) => vec!["create"],
+        ("PUT", ..) => vec!["update"],
+        ("PATCH", _, true) => vec!["patch", "create"],
+        ("PATCH", _, false) => vec!["patch"],
+        ("DELETE", ..) => vec!["delete"],
+        _ => Vec::new(),
+    }
+}
+
+/// The `resourceAttributes` of a request; none if it is not for a resource. Its namespace does not matter: the rules of all Roles count everywhere.
+fn attributes(asked: &Asked) -> Vec<Value> {
+    let parts: Vec<&str> = asked.path.trim_matches('/').split('/').collect();
+    let (group, rest) = match &parts[..] {
+        ["api", _, rest @ ..] => ("", rest),
+        ["apis", group, _, rest @ ..] => (*group, rest),
+        _ => return Vec::new(),
+    };
+    let (resource, name, subresource) = match rest {
+        ["namespaces", _, resource, rest @ ..] if !["status", "finalize"].contains(resource) => {
+            (*resource, rest.first(), rest.get(1))
+        }
+        [resource, rest @ ..] => (*resource, rest.first(), rest.get(1)),
+        [] => return Vec::new(),
+    };
+    let of_verb = |verb: &str| {
+        let verb = match (verb, name) {
+            ("get", None) => "list",
+            ("delete", None) => "deletecollection",
+            (verb, _) => verb,
+        };
+        json!({"verb": verb, "group": group, "resource": resource, "name": name.unwrap_or(&""),
+            "subresource": subresource.unwrap_or(&"")})
+    };
+    verbs(asked).into_iter().map(of_verb).collect()
 }
 
 /// `GET /api/v1/services`, each once.

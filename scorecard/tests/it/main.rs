@@ -16,7 +16,7 @@ use listwatch_scorecard::{self as scorecard, CannotJudge, CheckResult, Extent, O
 use serde_json::{Value, json};
 
 /// The bugs, the check that finds each, and what it says.
-const BUGS: [(&str, &str, &str); 50] = [
+const BUGS: [(&str, &str, &str); 51] = [
     ("panics", "converges", "panicked at"),
     ("polls", "quiet", " requests in "),
     ("spins", "quiet", " s of CPU time in "),
@@ -124,6 +124,11 @@ const BUGS: [(&str, &str, &str); 50] = [
         "notes-the-second",
         "slow-answers",
         "only while each answer takes 1100 ms: writes pages.example.com/default/a for ever: .status.checks",
+    ),
+    (
+        "forgot-the-patches",
+        "shipped-role",
+        "the Roles do not allow: PATCH /api/v1/namespaces/default/configmaps/a",
     ),
     (
         "puts-old-bodies",
@@ -374,20 +379,30 @@ async fn a_field_that_only_grows_is_not_expected_to_shrink() {
 
 /// A broken operator never repairs its fault, so a short patience changes no result.
 fn impatient(bug: &str) -> Scorecard {
-    let rbac = vec![role(if bug == "forgot-a-rule" { "services" } else { "" })];
+    let mut rbac = vec![role(if bug == "forgot-a-rule" { "services" } else { "" })];
+    if bug == "forgot-the-patches" {
+        rbac[0]["rules"][1]["verbs"] = json!(["list", "watch", "create"]);
+        rbac.push(json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "services"},
+            "rules": [{"apiGroups": [""], "resources": ["services"], "verbs": ["patch"]}]}));
+    }
     Scorecard { seed: 3, patience: Duration::from_secs(1), rbac, ..settings(command(bug)) }
 }
 
 /// What is wrong with the report about an operator with a bug.
 async fn missed((bug, name, words): (&str, &str, &str)) -> Option<String> {
-    let scorecard = Scorecard { only: vec![name.to_owned()], ..impatient(bug) };
+    let mut only = vec![name.to_owned()];
+    if bug == "forgot-the-patches" {
+        // Only its repairs are patches.
+        only.push("repairs-drift".to_owned());
+    }
+    let scorecard = Scorecard { only, ..impatient(bug) };
     let report = match scorecard::run(&scorecard, |_| {}).await {
         Ok(report) => report,
         Err(CannotJudge(why)) => return Some(format!("{bug}: {why}")),
     };
     let json = report.json(&[]).to_string();
     assert!(!json.contains("c2VjcmV0") && !json.contains("ZHJpZnQ="), "{bug}: {json}");
-    let check = &report.checks[0];
+    let check = report.checks.iter().find(|check| check.name == name).unwrap();
     let has_found = [Outcome::Fail, Outcome::Warn].contains(&check.verdict.result);
     let is_found = has_found && check.to_string().contains(words);
     (!is_found).then(|| format!("{bug}: {check}"))
