@@ -57,6 +57,9 @@ const BUSY_START: u32 = 10;
 /// Requests of one path that a client may send in a second while they fail: 10, with pauses that grow.
 const RETRIES_PER_SEC_MAX: f64 = 10.0;
 
+/// Answers that the operator may wait for until it writes: of a reconcile whose requests are sent one after the other. Of more, nobody waits for all.
+const REQUESTS_MAX: u32 = 30;
+
 /// How often an operator that has ended is started again in a run.
 const RESTARTS_MAX: usize = 3;
 
@@ -112,6 +115,8 @@ pub(super) struct Pace {
     pub(super) start: u32,
     /// The longest pause between two writes.
     pub(super) pause: u32,
+    /// The requests after an annotation that means nothing.
+    pub(super) requests: u32,
 }
 
 pub(super) struct Lab<'a> {
@@ -705,6 +710,8 @@ impl<'a> Lab<'a> {
     }
 
     async fn settle_for(&mut self, quiet: Duration, asleep: Option<Duration>) -> Result<u32, CannotJudge> {
+        let requests = self.pace.map_or(0, |pace| pace.requests.min(REQUESTS_MAX));
+        let delayed = self.delay * (requests + 3);
         let from = self.server.version();
         let (started, mut seen, mut requests) = (Instant::now(), from, self.server.request_count());
         let (mut idle, mut sleeping, mut longest) = (0, 0, self.pace.map_or(0, |pace| pace.pause));
@@ -745,7 +752,7 @@ impl<'a> Lab<'a> {
             }
             let is_too_late = started.elapsed() > self.scorecard.patience * 10;
             let is_over =
-                |ticks: u32, time: Duration| TICK * ticks >= time.max(TICK * longest * 3).max(self.delay * 3);
+                |ticks: u32, time: Duration| TICK * ticks >= time.max(TICK * longest * 3).max(delayed);
             let is_asleep = asleep.is_some_and(|time| is_over(sleeping, time));
             let is_met = is_met || TICK * idle > self.scorecard.patience;
             if is_too_late || is_met && (is_asleep || is_over(idle, quiet)) {

@@ -133,6 +133,7 @@ impl<'a> Reference<'a> {
         let pace = Pace {
             start: first.pace.start.max(second.pace.start),
             pause: first.pace.pause.max(second.pace.pause),
+            requests: first.pace.requests.max(second.pace.requests),
         };
         let Run { lab: first, state, loops, worked, requests, writes, .. } = first;
         let triggers = triggers(&requests, &writes, &mask);
@@ -381,8 +382,10 @@ async fn run(scorecard: &Scorecard) -> Result<Run<'_>, CannotJudge> {
     let mut problems = lab.dead_owners();
     problems.extend(lab.incidents());
     let (state, counts, requests) = (lab.snapshot(), lab.counts(), lab.server.requests());
+    let sent = lab.sent();
     lab.poke().await;
     lab.settle().await?;
+    let after_poke = u32::try_from(lab.sent() - sent).unwrap_or(u32::MAX);
     let poked = lab.snapshot();
     lab.kill().await;
     Ok(Run {
@@ -394,7 +397,7 @@ async fn run(scorecard: &Scorecard) -> Result<Run<'_>, CannotJudge> {
         worked,
         requests,
         writes,
-        pace: Pace { start: lab.started_within, pause: first.max(longest) },
+        pace: Pace { start: lab.started_within, pause: first.max(longest), requests: after_poke },
         lab,
     })
 }

@@ -111,7 +111,7 @@ pub(super) async fn poke(lab: &mut Lab<'_>) -> Result<Option<String>, CannotJudg
 }
 
 /// What the operator has begun to write for ever.
-fn loops(lab: &Lab<'_>, known: &BTreeSet<(String, String)>) -> Option<String> {
+pub(super) fn loops(lab: &Lab<'_>, known: &BTreeSet<(String, String)>) -> Option<String> {
     let (object, path) = lab.noise.difference(known).next()?;
     Some(format!("writes {object} for ever: {path}"))
 }

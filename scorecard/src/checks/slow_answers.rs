@@ -25,11 +25,15 @@ const SLOWER: Duration = Duration::from_millis(1100);
 pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
     let mut lab = reference.lab().await?;
     lab.connected().await?;
+    let known = lab.noise.clone();
     delay(&mut lab, SLOW);
     lab.create_samples().await?;
     lab.until_work_since(lab.version).await;
     let after = format!("each answer took {} ms", SLOW.as_millis());
     let verdict = reference.judge_counts(&mut lab, &after).await?;
+    if let Some(loops) = quiet::loops(&lab, &known) {
+        return Ok(Verdict::fail(format!("only while each answer takes {} ms: {loops}", SLOW.as_millis())));
+    }
     if verdict.result != Outcome::Pass {
         return Ok(verdict);
     }

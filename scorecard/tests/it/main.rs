@@ -16,7 +16,7 @@ use listwatch_scorecard::{self as scorecard, CannotJudge, CheckResult, Extent, O
 use serde_json::{Value, json};
 
 /// The bugs, the check that finds each, and what it says.
-const BUGS: [(&str, &str, &str); 51] = [
+const BUGS: [(&str, &str, &str); 52] = [
     ("panics", "converges", "panicked at"),
     ("polls", "quiet", " requests in "),
     ("spins", "quiet", " s of CPU time in "),
@@ -124,6 +124,11 @@ const BUGS: [(&str, &str, &str); 51] = [
         "notes-the-second",
         "slow-answers",
         "only while each answer takes 1100 ms: writes pages.example.com/default/a for ever: .status.checks",
+    ),
+    (
+        "reads-and-notes-the-second",
+        "slow-answers",
+        "only while each answer takes 300 ms: writes pages.example.com/default/a for ever: .status.checks",
     ),
     (
         "forgot-the-patches",
