@@ -949,6 +949,17 @@ impl<'a> Lab<'a> {
         self.server.is_fault_planned()
     }
 
+    /// Waits in ticks. Whether the process slept in one of them.
+    pub(super) async fn sleeps_within(&self, time: Duration) -> bool {
+        let (mut waited, mut has_slept) = (Duration::ZERO, false);
+        while waited < time {
+            sleep(TICK).await;
+            waited += TICK;
+            has_slept |= self.process.as_ref().is_some_and(Process::sleeps);
+        }
+        has_slept
+    }
+
     /// What happened so far is not the fault of what comes next.
     pub(super) fn forget_incidents(&mut self) {
         self.incidents.clear();
