@@ -504,6 +504,11 @@ impl<'a> Lab<'a> {
         })
     }
 
+    /// Whether an object of a snapshot is a custom resource of the samples.
+    pub(super) fn is_of_sample(&self, object: &str) -> bool {
+        self.custom_samples().any(|sample| self.name_of_sample(sample) == object)
+    }
+
     /// The objects that the operator has created since the samples, and that still exist.
     pub(super) fn children(&self) -> Vec<Dependent> {
         let mut writes = self.work_since(self.version);

@@ -1,17 +1,26 @@
 //! Others write labels and annotations of the custom resources and of the children, as users, `kubectl` and other operators do. They must
-//! stay.
+//! stay. So must objects of others whose names begin with those of children, also when the custom resources are deleted.
 //!
 //! It would have found kubevirt/kubevirt#6966: an update that drops what it does not know.
 
 use http::Method;
 use serde_json::{Value, json};
 
-use super::super::{reference::Reference, report::Verdict, settings::CannotJudge};
+use super::super::{
+    lab::{Dependent, Lab},
+    reference::Reference,
+    report::Verdict,
+    settings::CannotJudge,
+};
 
 const KEY: &str = "scorecard.listwatch/other";
 
 pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
     let mut lab = reference.settled().await?;
+    let mut neighbours = Vec::new();
+    for child in lab.children() {
+        neighbours.extend(neighbour(&lab, &child).await);
+    }
     let mut paths = lab.sample_paths();
     for child in lab.children() {
         paths.push(lab.path_of_object(&child.resource, &child.key));
@@ -41,7 +50,54 @@ pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict
     for path in &paths {
         lab.request(Method::PATCH, path, patch(Value::Null)).await;
     }
-    let verdict = reference.judge(&mut lab, "labels and annotations written by another client").await?;
+    if let Some(problem) = touched(&lab, &neighbours).await {
+        return Ok(Verdict::fail(problem));
+    }
+    lab.delete_samples("Background").await;
+    lab.settle_fully().await?;
+    if let Some(problem) = touched(&lab, &neighbours).await {
+        return Ok(Verdict::fail(format!("when the custom resource was deleted: {problem}")));
+    }
+    for (path, _) in &neighbours {
+        lab.request(Method::DELETE, path, Value::Null).await;
+    }
+    if !lab.lasting(|lab| lab.samples_left()).await?.is_empty() {
+        // See deletes-cleanly.
+        return Ok(Verdict::pass("labels and annotations written by another client stay"));
+    }
+    lab.create_samples_again().await?;
+    let verdict =
+        reference.judge(&mut lab, "beside labels, annotations and objects of another client").await?;
     reference.give_back(lab).await;
     Ok(verdict)
+}
+
+/// Creates an object beside a child, without its labels and its owner: its path, and what is stored. `None`: of a kind that does more than to be there.
+async fn neighbour(lab: &Lab<'_>, child: &Dependent) -> Option<(String, Value)> {
+    let content = match &*child.kind {
+        "ConfigMap" | "Secret" => json!({"data": child.object["data"]}),
+        "Service" => json!({"spec": {"ports": [{"port": 4321}]}}),
+        "ServiceAccount" => json!({}),
+        _ => return None,
+    };
+    let path = lab.path_of_object(&child.resource, &child.key);
+    let (collection, name) = path.rsplit_once('/')?;
+    let mut object = content;
+    object["metadata"] = json!({"name": format!("{name}-scorecard")});
+    let (status, created) = lab.request(Method::POST, collection, object).await;
+    (status == 201).then(|| (format!("{path}-scorecard"), created))
+}
+
+/// The first neighbour that has been deleted or changed.
+async fn touched(lab: &Lab<'_>, neighbours: &[(String, Value)]) -> Option<String> {
+    for (path, before) in neighbours {
+        let (status, now) = lab.request(Method::GET, path, Value::Null).await;
+        if status != 200 || !now["metadata"]["deletionTimestamp"].is_null() {
+            return Some(format!("{path}, which the operator did not create, was deleted"));
+        }
+        if now["metadata"]["resourceVersion"] != before["metadata"]["resourceVersion"] {
+            return Some(format!("{path}, which the operator did not create, was changed"));
+        }
+    }
+    None
 }

@@ -2,13 +2,16 @@
 //! changed, nor be of a generation that does not exist yet, or of an older one than before. `lastTransitionTime` is the time at which the
 //! status of a condition changed. What a status does not have is not judged.
 //!
+//! At last, a field is changed that the operator cannot see, as its watch is stalled, and its children are deleted. It may not say that it has
+//! observed this generation, unless the children follow from it.
+//!
 //! Before that, the samples are created while no Pod fits on the node. A custom resource that owns a Deployment, StatefulSet, ReplicaSet or Pod may not
 //! say `Ready` or `Available` then. An operator whose status does not say so without the fault is not asked.
 //!
 //! It would have found cloudnative-pg/cloudnative-pg#11390: ready for a generation that was not reconciled yet.
 
 use http::Method;
-use listwatch_apiserver::{NODE, WriteRecord};
+use listwatch_apiserver::{Fault, NODE, WriteRecord};
 use serde_json::{Value, json};
 
 use super::super::{
@@ -37,7 +40,7 @@ pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict
         return Ok(Verdict::new(Outcome::Skip, "the server accepts no change of the samples"));
     }
     let names: Vec<String> = lab.custom_samples().map(|sample| lab.name_of_sample(sample)).collect();
-    let mut too_early = Vec::new();
+    let (mut too_early, mut effective) = (Vec::new(), None);
     for trial in &choice.tried {
         let name = lab.name_of_sample(trial.sample);
         for is_back in [false, true] {
@@ -49,7 +52,11 @@ pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict
             }
             lab.until_work_since(version).await;
             lab.settle().await?;
-            let child = child_after_ready(&lab.work_since(version), &name, &names);
+            let writes = lab.work_since(version);
+            if writes.iter().any(|write| !names.contains(&name_of(write))) {
+                effective = effective.or(Some(trial));
+            }
+            let child = child_after_ready(&writes, &name, &names);
             too_early.extend(child.map(|child| format!("{name} is Ready before {child}: {}", trial.what())));
         }
     }
@@ -67,6 +74,11 @@ pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict
     if let Some(problem) = writes.iter().find_map(moved_time) {
         return Ok(Verdict::new(Outcome::Warn, problem));
     }
+    if let Some(trial) = effective
+        && let Some(problem) = claims_unseen(reference, &mut lab, trial).await?
+    {
+        return Ok(Verdict::fail(problem));
+    }
     let statuses: Vec<&Value> =
         writes.iter().filter_map(|write| Some(&write.after.as_ref()?["status"])).collect();
     let has_conditions = statuses.iter().any(|status| conditions(status).next().is_some());
@@ -76,6 +88,40 @@ pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict
     }
     let changes = choice.text("changes of the spec");
     Ok(choice.complete(Verdict::pass(format!("{} statuses, with {changes}", statuses.len()))))
+}
+
+/// Makes a change that the operator does not see, and wakes it. Returns a status of this generation beside children of the one before.
+async fn claims_unseen(
+    reference: &Reference<'_>,
+    lab: &mut Lab<'_>,
+    trial: &trial::Trial<'_>,
+) -> Result<Option<String>, CannotJudge> {
+    let children = reference.repaired().await?;
+    let (name, path) = (lab.name_of_sample(trial.sample), lab.path_of_sample(trial.sample));
+    for path in lab.sample_watch_paths() {
+        lab.server.fault(Fault::StallWatches.on("", &path).by(&lab.user()));
+    }
+    let version = lab.server.version();
+    trial.apply(lab).await;
+    lab.delete_children(children).await;
+    lab.until_work_since(version).await;
+    lab.settle().await?;
+    let (_, object) = lab.request(Method::GET, &path, Value::Null).await;
+    let mask = trial::mask(reference, lab);
+    let mut stale = reference.state.differences(&lab.snapshot(), &mask);
+    stale.retain(|difference| !lab.is_of_sample(&difference.object));
+    lab.server.end_faults();
+    trial.revert(lab).await?;
+    lab.settle().await?;
+    let (generation, status) = (&object["metadata"]["generation"], &object["status"]);
+    let mut observed = conditions(status).chain([status]).map(|one| &one["observedGeneration"]);
+    let is_claimed = stale.is_empty() && observed.any(|observed| observed == generation);
+    Ok(is_claimed.then(|| {
+        format!(
+            "{name} has the observedGeneration {generation}, but its children are of the one before: {}",
+            trial.what()
+        )
+    }))
 }
 
 /// Creates the samples while no Pod fits on the node. Returns a custom resource that says that it is ready nevertheless.

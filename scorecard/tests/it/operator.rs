@@ -89,6 +89,10 @@ pub struct Operator {
     created: Mutex<BTreeMap<(&'static str, Key), usize>>,
     /// The first text of each Page, by its uid.
     first_texts: Mutex<BTreeMap<String, String>>,
+    /// The first colour that each Page got, by its uid.
+    first_colours: Mutex<BTreeMap<String, Value>>,
+    /// The ConfigMaps of shards that came with a change.
+    added: Mutex<BTreeSet<String>>,
     /// Whether the last answer was a 429.
     is_throttled: AtomicBool,
     /// Chosen at each start: of a map without an order.
@@ -204,6 +208,8 @@ impl Operator {
             created: Mutex::default(),
             generations: Mutex::default(),
             first_texts: Mutex::default(),
+            first_colours: Mutex::default(),
+            added: Mutex::default(),
             is_throttled: AtomicBool::new(false),
             is_reversed: fastrand::bool(),
             is_unlucky: fastrand::u8(..4) == 0,
@@ -264,8 +270,7 @@ impl Operator {
             if self.has("clears-before-it-lists") {
                 self.caches.lock().unwrap().entry(kind).and_modify(Cache::clear);
             }
-            let (code, list) =
-                self.send(Method::GET, &format!("{}?resourceVersion=0", path(kind, "")), Value::Null).await;
+            let (code, list) = self.list(kind).await;
             if code == 403 && self.has("forbidden-is-for-ever") || code == 503 && self.has("gives-up") {
                 return;
             }
@@ -288,6 +293,25 @@ impl Operator {
         loop {
             let (code, _) = self.send(Method::GET, &path("configmaps", ""), Value::Null).await;
             sleep(if code == 200 { BACKOFF_MIN } else { BACKOFF_MAX }).await;
+        }
+    }
+
+    /// Some operators allow old data, others read pages.
+    async fn list(&self, kind: &'static str) -> (u16, Value) {
+        let path = path(kind, "");
+        if !self.has("reads-pages") && !self.has("reads-one-page") {
+            return self.send(Method::GET, &format!("{path}?resourceVersion=0"), Value::Null).await;
+        }
+        let (mut items, mut next) = (Vec::new(), String::new());
+        loop {
+            let (code, mut list) =
+                self.send(Method::GET, &format!("{path}?limit=500&continue={next}"), Value::Null).await;
+            items.extend(list["items"].as_array().cloned().unwrap_or_default());
+            next = list["metadata"]["continue"].as_str().unwrap_or_default().to_owned();
+            if code != 200 || next.is_empty() || self.has("reads-one-page") {
+                list["items"] = items.into();
+                return (code, list);
+            }
         }
     }
 
@@ -408,6 +432,61 @@ impl Operator {
         }
     }
 
+    /// Deletes the Secrets of another version, as it thinks.
+    async fn delete_similar(&self, page: &Value) {
+        let (namespace, name) = key(page);
+        let prefix = format!("{name}-");
+        for (key, _) in self.cached("secrets").into_iter().filter(|(key, _)| key.1.starts_with(&prefix)) {
+            self.send(Method::DELETE, &format!("{}/{}", path("secrets", &namespace), key.1), Value::Null)
+                .await;
+        }
+    }
+
+    /// Deletes the Page's ConfigMaps of shards that are no longer in the spec.
+    async fn delete_shards(&self, page: &Value) -> bool {
+        let (namespace, name) = key(page);
+        let (prefix, mut is_done) = (format!("{name}-shard-"), true);
+        for ((of, map), object) in self.cached("configmaps") {
+            let is_own =
+                of == namespace && object["metadata"]["ownerReferences"][0]["uid"] == page["metadata"]["uid"];
+            let Some(shard) = map.strip_prefix(&prefix).filter(|_| is_own) else { continue };
+            let is_wanted = page["spec"]["shards"].as_array().into_iter().flatten().any(|one| one == shard);
+            let knows = self.added.lock().unwrap().contains(&map) || !self.has("keeps-the-first-shards");
+            if !is_wanted && knows {
+                let path = format!("{}/{map}", path("configmaps", &namespace));
+                is_done &= self.send(Method::DELETE, &path, Value::Null).await.0 == 200;
+            }
+        }
+        is_done
+    }
+
+    /// Creates or repairs a ConfigMap for each shard.
+    async fn keep_shards(&self, page: &Value, is_new: bool) -> bool {
+        let ((namespace, name), mut is_done) = (key(page), true);
+        let (maps, path) = (self.cached("configmaps"), path("configmaps", &namespace));
+        let owners = &self.children(page)[1].1["metadata"]["ownerReferences"];
+        for shard in page["spec"]["shards"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+            let map = format!("{name}-shard-{shard}");
+            let child =
+                json!({"metadata": {"name": map, "ownerReferences": owners}, "data": {"shard": shard}});
+            is_done &= match maps.get(&(namespace.clone(), map.clone())) {
+                None => {
+                    if !is_new {
+                        self.added.lock().unwrap().insert(map);
+                    }
+                    let (code, answer) = self.send(Method::POST, &path, child).await;
+                    let message = answer["message"].as_str().unwrap_or_default();
+                    code == 201 || message.contains("is being terminated")
+                }
+                Some(found) if found["metadata"]["ownerReferences"] != *owners || contains(found, &child) => {
+                    true
+                }
+                Some(_) => self.send(Method::PATCH, &format!("{path}/{map}"), child).await.0 == 200,
+            };
+        }
+        is_done
+    }
+
     /// Deletes the Secrets of Pages that are no longer in the cache.
     async fn delete_orphans(&self) {
         let (pages, begun) = (self.cached("pages"), self.begun.lock().unwrap().clone());
@@ -453,6 +532,9 @@ impl Operator {
         if self.has("ready-before-the-children") && !self.set_ready(page).await {
             return false;
         }
+        if self.has("deletes-similar-names") {
+            self.delete_similar(page).await;
+        }
         if self.has("reads-and-notes-the-second") {
             for _ in 0..READS {
                 self.send(Method::GET, &path("configmaps", ""), Value::Null).await;
@@ -465,6 +547,7 @@ impl Operator {
         if self.has("one-for-all-namespaces") {
             is_done &= self.keep_shared(page).await;
         }
+        is_done = is_done && self.delete_shards(page).await && self.keep_shards(page, phase.is_none()).await;
         if is_done {
             self.done.lock().unwrap().insert(uid.to_owned(), page["spec"].clone());
         }
@@ -593,6 +676,11 @@ impl Operator {
     /// Writes the status of a Page whose children are as they should be, if it has another one.
     async fn set_ready(&self, page: &Value) -> bool {
         let mut observed = page["metadata"]["generation"].as_u64().unwrap();
+        if self.has("claims-the-newest-generation") {
+            let (_, list) = self.send(Method::GET, &path("pages", &key(page).0), Value::Null).await;
+            let newest = list["items"].as_array().into_iter().flatten().find(|one| key(one) == key(page));
+            observed = newest.map_or(observed, |newest| newest["metadata"]["generation"].as_u64().unwrap());
+        }
         let mut time = page["status"]["conditions"][0]["lastTransitionTime"].clone();
         if time.is_null() {
             time = page["metadata"]["creationTimestamp"].clone();
@@ -737,6 +825,23 @@ impl Operator {
             text = self.first_texts.lock().unwrap().entry(uid.to_string()).or_insert(text).clone();
         }
         let mut data = json!({"text": text, "image": image});
+        if let Some(title) = page["spec"]["title"].as_str() {
+            data["title"] = title.into();
+            if self.has("first-title-is-for-ever") {
+                let mut titles = self.first_texts.lock().unwrap();
+                data["title"] =
+                    titles.entry(format!("title of {uid}")).or_insert(title.to_owned()).clone().into();
+            }
+        }
+        if let Some(source) = page["spec"]["source"].as_str() {
+            let sources = self.cached("configmaps");
+            let found = sources.get(&(key(page).0, source.to_owned()));
+            let mut colour = found.map_or(json!(""), |found| found["data"]["colour"].clone());
+            if self.has("reads-sources-once") && found.is_some() {
+                colour = self.first_colours.lock().unwrap().entry(uid.to_string()).or_insert(colour).clone();
+            }
+            data["colour"] = colour;
+        }
         if self.has("copies-annotations") {
             data["annotations"] = page["metadata"]["annotations"].to_string().into();
         }
