@@ -11,6 +11,7 @@ mod shared_children;
 mod one_bad_object;
 mod namespace_deleted;
 mod name_taken;
+mod follows_inputs;
 mod foreign_writers;
 mod conflicts;
 mod crash_between_writes;
@@ -59,7 +60,7 @@ type CheckRun = for<'r, 'a> fn(&'r Reference<'a>) -> LocalBoxFuture<'r, Result<V
 
 /// The checks in the order in which they run: those that find most first.
 #[rustfmt::skip]
-pub(super) const CHECKS: [NamedCheck; 33] = [
+pub(super) const CHECKS: [NamedCheck; 34] = [
     ("converges", Extent::Quick, |reference| ready(Ok(converges::check(reference))).boxed_local()),
     ("quiet", Extent::Quick, |reference| quiet::check(reference).boxed_local()),
     ("restart-is-silent", Extent::Quick, |reference| restart_is_silent::check(reference).boxed_local()),
@@ -70,6 +71,7 @@ pub(super) const CHECKS: [NamedCheck; 33] = [
     ("time-travel", Extent::Checks, |reference| time_travel::check(reference).boxed_local()),
     (applies_spec_changes::NAME, Extent::Checks, |reference| applies_spec_changes::check(reference).boxed_local()),
     (changes_in_a_row::NAME, Extent::Checks, |reference| changes_in_a_row::check(reference).boxed_local()),
+    ("follows-inputs", Extent::Checks, |reference| follows_inputs::check(reference).boxed_local()),
     (comes_back::NAME, Extent::Checks, |reference| comes_back::check(reference).boxed_local()),
     (honest_status::NAME, Extent::Checks, |reference| honest_status::check(reference).boxed_local()),
     (accepts_valid_objects::NAME, Extent::Checks, |reference| accepts_valid_objects::check(reference).boxed_local()),

@@ -325,12 +325,20 @@ impl<'a> Lab<'a> {
     }
 
     pub(super) async fn create_samples(&mut self) -> Result<(), CannotJudge> {
+        self.create_samples_as(|sample| Some(sample.clone())).await
+    }
+
+    /// Creates the samples, changed or left out.
+    pub(super) async fn create_samples_as(
+        &mut self,
+        changed: impl Fn(&Value) -> Option<Value>,
+    ) -> Result<(), CannotJudge> {
         let now = self.server.checkpoint();
         let uids = now.objects().filter_map(|(.., object)| object["metadata"]["uid"].as_str());
         self.before = uids.map(str::to_owned).collect();
         self.version = now.version();
-        for sample in &self.scorecard.samples {
-            self.create(sample, "--sample").await?;
+        for sample in self.scorecard.samples.iter().filter_map(changed) {
+            self.create(&sample, "--sample").await?;
         }
         Ok(())
     }
@@ -466,6 +474,12 @@ impl<'a> Lab<'a> {
         })
     }
 
+    /// The samples of other kinds, which the custom resources need.
+    pub(super) fn other_samples(&self) -> impl Iterator<Item = &'a Value> {
+        let custom: Vec<&Value> = self.custom_samples().collect();
+        self.scorecard.samples.iter().filter(move |sample| !custom.contains(sample))
+    }
+
     /// Deletes the custom resources, with a `propagationPolicy`.
     pub(super) async fn delete_samples(&self, policy: &str) {
         for sample in self.custom_samples() {
@@ -492,6 +506,11 @@ impl<'a> Lab<'a> {
         left.map(|sample| self.name_of_sample(sample)).collect()
     }
 
+    /// Whether an object of a snapshot is a custom resource of the samples.
+    pub(super) fn is_of_sample(&self, object: &str) -> bool {
+        self.custom_samples().any(|sample| self.name_of_sample(sample) == object)
+    }
+
     /// The custom resource that does not have what [`Scorecard::settled`] asks for, and what it has. Those that are being deleted need
     /// not have it.
     pub(super) fn unmet(&self) -> Option<String> {
@@ -502,11 +521,6 @@ impl<'a> Lab<'a> {
             let has = condition.unmet(&object).filter(|_| !is_going)?;
             Some(format!("{} {has}", self.name_of_sample(sample)))
         })
-    }
-
-    /// Whether an object of a snapshot is a custom resource of the samples.
-    pub(super) fn is_of_sample(&self, object: &str) -> bool {
-        self.custom_samples().any(|sample| self.name_of_sample(sample) == object)
     }
 
     /// The objects that the operator has created since the samples, and that still exist.
@@ -939,6 +953,17 @@ impl<'a> Lab<'a> {
         requests.iter().filter(|request| is_own(&request.path, &request.user)).count()
     }
 
+    /// Waits in ticks. Whether the process slept in one of them.
+    pub(super) async fn sleeps_within(&self, time: Duration) -> bool {
+        let (mut waited, mut has_slept) = (Duration::ZERO, false);
+        while waited < time {
+            sleep(TICK).await;
+            waited += TICK;
+            has_slept |= self.process.as_ref().is_some_and(Process::sleeps);
+        }
+        has_slept
+    }
+
     /// The CPU time of the process. Zero if unknown.
     pub(super) fn cpu_time(&self) -> Duration {
         self.process.as_ref().map(Process::cpu_time).unwrap_or_default()
@@ -952,17 +977,6 @@ impl<'a> Lab<'a> {
     /// Whether a fault is still to come.
     pub(super) fn has_faults(&self) -> bool {
         self.server.is_fault_planned()
-    }
-
-    /// Waits in ticks. Whether the process slept in one of them.
-    pub(super) async fn sleeps_within(&self, time: Duration) -> bool {
-        let (mut waited, mut has_slept) = (Duration::ZERO, false);
-        while waited < time {
-            sleep(TICK).await;
-            waited += TICK;
-            has_slept |= self.process.as_ref().is_some_and(Process::sleeps);
-        }
-        has_slept
     }
 
     /// What happened so far is not the fault of what comes next.

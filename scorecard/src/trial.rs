@@ -83,28 +83,32 @@ pub(super) async fn replace(lab: &mut Lab<'_>, samples: &[Value]) -> Result<bool
     Ok(true)
 }
 
-/// The changes of one intent that a dry run accepts, of the first sample of each kind.
+/// The changes of one intent that a dry run accepts: of all fields that any sample of a kind has. The best of each sample come first.
 pub(super) async fn trials<'a>(reference: &Reference<'a>, lab: &Lab<'a>, intent: Intent) -> Vec<Trial<'a>> {
-    let mut trials: Vec<Trial<'a>> = Vec::new();
-    for sample in first_samples(lab) {
+    let mut trials: Vec<(usize, Trial<'a>)> = Vec::new();
+    for sample in lab.custom_samples() {
         let path = lab.path_of_sample(sample);
         let (_, stored) = lab.request(Method::GET, &path, Value::Null).await;
         let schema = schema(reference.scorecard, sample);
         let all = spec_changes::changes(&schema, &stored);
+        let earlier = trials.len();
         for change in all.into_iter().filter(|change| change.intent == intent) {
+            let is_same = |(_, trial): &(usize, Trial)| {
+                trial.sample["kind"] == sample["kind"] && trial.change.path == change.path
+            };
             let dry_run = format!("{path}?dryRun=All&fieldValidation=Strict");
-            let (status, _) = lab.request(Method::PATCH, &dry_run, change.patch()).await;
-            if status != 200 {
+            if trials[..earlier].iter().any(is_same)
+                || lab.request(Method::PATCH, &dry_run, change.patch()).await.0 != 200
+            {
                 continue;
             }
-            let number = trials
-                .iter()
-                .filter(|trial| std::ptr::eq(trial.sample, sample) && trial.change.path == change.path);
+            let number = trials.iter().filter(|(_, trial)| trial.change.path == change.path);
             let name = format!("{}#{}", change.path, number.count() + 1);
-            trials.push(Trial { sample, change, name });
+            trials.push((trials.len() - earlier, Trial { sample, change, name }));
         }
     }
-    trials
+    trials.sort_by_key(|(place, _)| *place);
+    trials.into_iter().map(|(_, trial)| trial).collect()
 }
 
 /// The names of [`trials`].

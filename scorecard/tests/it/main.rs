@@ -16,7 +16,7 @@ use listwatch_scorecard::{self as scorecard, CannotJudge, CheckResult, Extent, O
 use serde_json::{Value, json};
 
 /// The bugs, the check that finds each, and what it says.
-const BUGS: [(&str, &str, &str); 54] = [
+const BUGS: [(&str, &str, &str); 56] = [
     ("panics", "converges", "panicked at"),
     ("polls", "quiet", " requests in "),
     ("spins", "quiet", " s of CPU time in "),
@@ -88,6 +88,12 @@ const BUGS: [(&str, &str, &str); 54] = [
         "foreign-writers",
         "secrets/a-scorecard, which the operator did not create, was deleted",
     ),
+    (
+        "reads-sources-once",
+        "follows-inputs",
+        "configmaps/default/colours .data.colour changed: configmaps/default/a .data.colour is \"red\"",
+    ),
+    ("first-title-is-for-ever", "applies-spec-changes", "configmaps/default/b .data.title is "),
     ("moves-the-time", "honest-status", ".status.conditions[Ready].lastTransitionTime changes, although"),
     (
         "does-not-wait-for-pods",
