@@ -19,6 +19,7 @@ mod deletes_cleanly;
 mod half_list;
 mod honest_status;
 mod lagging_watch;
+mod long_lists;
 mod lost_answers;
 mod missed_events;
 mod permission_lost;
@@ -60,7 +61,7 @@ type CheckRun = for<'r, 'a> fn(&'r Reference<'a>) -> LocalBoxFuture<'r, Result<V
 
 /// The checks in the order in which they run: those that find most first.
 #[rustfmt::skip]
-pub(super) const CHECKS: [NamedCheck; 34] = [
+pub(super) const CHECKS: [NamedCheck; 35] = [
     ("converges", Extent::Quick, |reference| ready(Ok(converges::check(reference))).boxed_local()),
     ("quiet", Extent::Quick, |reference| quiet::check(reference).boxed_local()),
     ("restart-is-silent", Extent::Quick, |reference| restart_is_silent::check(reference).boxed_local()),
@@ -80,6 +81,7 @@ pub(super) const CHECKS: [NamedCheck; 34] = [
     ("recreated", Extent::Checks, |reference| recreated::check(reference).boxed_local()),
     ("missed-events", Extent::Checks, |reference| missed_events::check(reference).boxed_local()),
     ("half-list", Extent::Checks, |reference| half_list::check(reference).boxed_local()),
+    ("long-lists", Extent::Checks, |reference| long_lists::check(reference).boxed_local()),
     ("lagging-watch", Extent::Checks, |reference| lagging_watch::check(reference).boxed_local()),
     ("watches-come-back", Extent::Checks, |reference| watches_come_back::check(reference).boxed_local()),
     ("api-server-outage", Extent::Checks, |reference| api_server_outage::check(reference).boxed_local()),

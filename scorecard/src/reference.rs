@@ -220,6 +220,12 @@ impl<'a> Reference<'a> {
         created.and_then(|write| write.after).map(|object| Value::clone(&object)).unwrap_or_default()
     }
 
+    /// Whether the operator asks for a page of a list.
+    pub(super) fn reads_pages(&self) -> bool {
+        let requests = self.first.server.requests();
+        requests.iter().any(|request| Lab::is_of_operator(&request.user) && request.query.contains("limit="))
+    }
+
     /// Ends the runs that were kept for further checks.
     pub(super) async fn end_given_back(&self) {
         let given_back = std::mem::take(&mut *self.given_back());

@@ -174,8 +174,13 @@ impl Walk {
                 }
             }
             Some("array") => {
-                if let Some(longer) = value.and_then(Value::as_array).and_then(|list| longer(list)) {
-                    self.add(field, Intent::Change, longer);
+                let list = value.and_then(Value::as_array);
+                list.and_then(|list| longer(list))
+                    .into_iter()
+                    .for_each(|to| self.add(field, Intent::Change, to));
+                // Not the last one, which was added a moment ago.
+                if let Some([_, rest @ ..]) = list.map(Vec::as_slice).filter(|list| list.len() > 1) {
+                    self.add(field, Intent::Change, rest.into());
                 }
             }
             Some("object") if schema["properties"].is_object() => {
@@ -190,6 +195,11 @@ impl Walk {
                     let mut more = map.clone();
                     more.insert("scorecard".to_owned(), any.clone());
                     self.add(field, Intent::Change, more.into());
+                    if map.len() > 1 {
+                        // Null removes a key: this is a merge patch.
+                        let first = map.keys().next().map(|key| (key.clone(), Value::Null));
+                        self.add(field, Intent::Change, Value::Object(first.into_iter().collect()));
+                    }
                 }
             }
             _ => {
@@ -391,7 +401,27 @@ mod tests {
                 &["Mistake .spec.priorityClassName \"scorecard-missing\""],
             ),
             ("podLabels", map.clone(), json!(null), &["Change .spec.podLabels {\"scorecard\":\"1\"}"]),
-            ("config", map, json!({"a": "1"}), &["Change .spec.config {\"a\":\"1\",\"scorecard\":\"1\"}"]),
+            (
+                "config",
+                map.clone(),
+                json!({"a": "1"}),
+                &["Change .spec.config {\"a\":\"1\",\"scorecard\":\"1\"}"],
+            ),
+            (
+                "config",
+                map,
+                json!({"a": "1", "b": "2"}),
+                &[
+                    "Change .spec.config {\"a\":\"1\",\"b\":\"2\",\"scorecard\":\"1\"}",
+                    "Change .spec.config {\"a\":null}",
+                ],
+            ),
+            (
+                "shards",
+                list.clone(),
+                json!(["a", "b"]),
+                &["Change .spec.shards [\"a\",\"b\",\"b-x\"]", "Change .spec.shards [\"b\"]"],
+            ),
             ("hosts", list.clone(), json!(["a"]), &["Change .spec.hosts [\"a\",\"a-x\"]"]),
             (
                 "env",
@@ -445,6 +475,7 @@ mod tests {
             ),
             (json!(null), json!({"scorecard": "1"})),
             (json!([1]), json!([1, 2])),
+            (json!({"a": "1", "b": "2"}), json!({"a": null})),
         ] {
             let object = if from.is_null() { json!({"spec": {}}) } else { json!({"spec": {"field": from}}) };
             let path = ".spec.field".to_owned();

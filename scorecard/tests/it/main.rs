@@ -16,7 +16,7 @@ use listwatch_scorecard::{self as scorecard, CannotJudge, CheckResult, Extent, O
 use serde_json::{Value, json};
 
 /// The bugs, the check that finds each, and what it says.
-const BUGS: [(&str, &str, &str); 56] = [
+const BUGS: [(&str, &str, &str); 58] = [
     ("panics", "converges", "panicked at"),
     ("polls", "quiet", " requests in "),
     ("spins", "quiet", " s of CPU time in "),
@@ -93,6 +93,8 @@ const BUGS: [(&str, &str, &str); 56] = [
         "follows-inputs",
         "configmaps/default/colours .data.colour changed: configmaps/default/a .data.colour is \"red\"",
     ),
+    ("reads-one-page", "long-lists", "beside 600 other objects of each kind, .spec.image changed from "),
+    ("keeps-the-first-shards", "applies-spec-changes", "configmaps/default/a-shard-x should not exist"),
     ("first-title-is-for-ever", "applies-spec-changes", "configmaps/default/b .data.title is "),
     ("moves-the-time", "honest-status", ".status.conditions[Ready].lastTransitionTime changes, although"),
     (
@@ -419,6 +421,15 @@ async fn an_operator_that_needs_other_objects_and_shrinks_passes_all_checks() {
     let scorecard = Scorecard { samples: larger_samples(), ..settings(command("")) };
     let report = scorecard::run(&scorecard, |check| println!("{check}")).await.unwrap();
     assert_eq!(found(&report), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn an_operator_that_reads_all_pages_passes() {
+    let mut scorecard = settings(command("reads-pages"));
+    scorecard.only = vec!["long-lists".to_owned(), "half-list".to_owned()];
+    let report = scorecard::run(&scorecard, |_| {}).await.unwrap();
+    assert_eq!(found(&report), Vec::<String>::new());
+    assert!(report.checks.iter().all(|check| check.verdict.result == Outcome::Pass), "{report:?}");
 }
 
 /// A broken operator never repairs its fault, so a short patience changes no result.

@@ -1,0 +1,79 @@
+//! Each kind of children has more objects than a page of a list, and those of the operator are at the end. It is restarted, and a field of the custom
+//! resource is changed. It must get to the state that an object created with the new spec gets to.
+//!
+//! It finds an operator that reads the first page alone: it takes its own objects for missing.
+
+use std::collections::BTreeSet;
+
+use http::Method;
+use serde_json::json;
+
+use super::super::{
+    lab::Lab,
+    reference::{Reference, Trigger},
+    report::{Outcome, Verdict},
+    settings::CannotJudge,
+    spec_changes::Intent,
+    trial,
+};
+
+/// More than the 500 that client-go and kubectl ask for.
+const OBJECTS: usize = 600;
+
+/// Changes that are tried until one has an effect.
+const CHANGES_MAX: usize = 3;
+
+pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
+    if !reference.reads_pages() {
+        return Ok(Verdict::new(Outcome::Skip, "it asks for no pages: no list has a limit"));
+    }
+    let mut lab = reference.lab().await?;
+    let creates = reference.triggers.iter().filter(|trigger| trigger.is_create());
+    let collections: BTreeSet<&str> = creates.map(Trigger::collection).collect();
+    let mut kinds = 0;
+    for collection in collections {
+        kinds += usize::from(fill(&lab, collection).await);
+    }
+    if kinds == 0 {
+        lab.end().await;
+        return Ok(Verdict::new(Outcome::Skip, "the operator creates no simple objects"));
+    }
+    lab.connected().await?;
+    lab.create_samples().await?;
+    lab.settle().await?;
+    let mask = trial::mask(reference, &lab);
+    for trial in trial::trials(reference, &lab, Intent::Change).await.iter().take(CHANGES_MAX) {
+        let Some(expected) = trial.create_anew(&mut lab).await? else { return Ok(trial::stays()) };
+        let samples: Vec<_> = lab.custom_samples().cloned().collect();
+        trial::replace(&mut lab, &samples).await?;
+        lab.settle().await?;
+        if reference.state.differences(&expected, &mask).iter().all(|one| lab.is_of_sample(&one.object)) {
+            continue;
+        }
+        lab.kill().await;
+        lab.start()?;
+        lab.connected().await?;
+        trial.apply(&lab).await;
+        let after = format!("beside {OBJECTS} other objects of each kind, {} after a restart", trial.what());
+        let verdict = lab.judge(&expected, &mask, &after).await?;
+        lab.end().await;
+        return Ok(verdict);
+    }
+    lab.end().await;
+    Ok(Verdict::new(Outcome::Skip, "no change has an effect on the children: see applies-spec-changes"))
+}
+
+/// Creates objects whose names come before most others. `false`: they are not of a simple kind.
+async fn fill(lab: &Lab<'_>, collection: &str) -> bool {
+    let content = match collection.rsplit('/').next() {
+        Some("configmaps" | "secrets" | "serviceaccounts") => json!({}),
+        Some("services") => json!({"spec": {"ports": [{"port": 4321}], "clusterIP": "None"}}),
+        _ => return false,
+    };
+    for number in 0..OBJECTS {
+        let mut object = content.clone();
+        object["metadata"] = json!({"name": format!("0-scorecard-{number}")});
+        lab.request(Method::POST, collection, object).await;
+    }
+    true
+}
