@@ -642,6 +642,22 @@ impl<'a> Lab<'a> {
         self.server.resource(resource).map(|resource| resource.path(namespace, name)).unwrap_or_default()
     }
 
+    /// All kinds of the server.
+    pub(super) async fn kinds(&self) -> HashSet<String> {
+        let (_, groups) = self.request(Method::GET, "/apis", Value::Null).await;
+        let groups = groups["groups"].as_array().into_iter().flatten();
+        let versions = groups.flat_map(|group| group["versions"].as_array().into_iter().flatten());
+        let mut paths = vec!["/api/v1".to_owned()];
+        paths.extend(versions.filter_map(|one| Some(format!("/apis/{}", one["groupVersion"].as_str()?))));
+        let mut kinds = HashSet::new();
+        for path in paths {
+            let (_, list) = self.request(Method::GET, &path, Value::Null).await;
+            let resources = list["resources"].as_array().into_iter().flatten();
+            kinds.extend(resources.filter_map(|resource| resource["kind"].as_str().map(str::to_owned)));
+        }
+        kinds
+    }
+
     /// Sends a request of the administrator.
     pub(super) async fn request(&self, method: Method, path: &str, body: Value) -> (u16, Value) {
         let content_type =

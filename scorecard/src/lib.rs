@@ -99,7 +99,8 @@ pub async fn faults(scorecard: &Scorecard, check: &str) -> Result<Vec<String>, C
 /// If the operator cannot be judged: it does not start, does not connect, or writes nothing; or a CRD or a sample is invalid.
 /// Without a command, only the checks of files run.
 pub async fn run(scorecard: &Scorecard, done: impl FnMut(&CheckResult)) -> Result<Report, CannotJudge> {
-    journal::with_asked(run_all(scorecard, done)).await
+    // Large: it has all checks.
+    journal::with_asked(Box::pin(run_all(scorecard, done))).await
 }
 
 async fn run_all(scorecard: &Scorecard, mut done: impl FnMut(&CheckResult)) -> Result<Report, CannotJudge> {
@@ -121,8 +122,10 @@ async fn run_all(scorecard: &Scorecard, mut done: impl FnMut(&CheckResult)) -> R
         return Ok(report);
     }
     checks::shipped_role::rules(&scorecard.rbac)?;
+    scorecard.validate_ignored_paths()?;
     let (reference, without_fault) = journal::recorded(Reference::of(scorecard)).await;
     let reference = reference?;
+    reference.validate_kinds().await?;
     checks::validate_faults(&reference).await?;
     let run = async |(name, _, run): checks::NamedCheck| {
         let started = Instant::now();

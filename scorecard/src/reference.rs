@@ -157,6 +157,20 @@ impl<'a> Reference<'a> {
         })
     }
 
+    /// An error if `keep` or `ignore` names a kind that the server does not have, after all that the operator has installed.
+    pub(super) async fn validate_kinds(&self) -> Result<(), CannotJudge> {
+        let Scorecard { keep, ignore, .. } = self.scorecard;
+        let kept = keep.iter().map(|kind| ("--keep", kind, &**kind));
+        let ignored = ignore.iter().map(|of| ("--ignore", of, of.split(':').next().unwrap_or_default()));
+        let kinds = self.first.kinds().await;
+        match kept.chain(ignored).find(|(.., kind)| !kinds.contains(*kind)) {
+            Some((flag, value, kind)) => {
+                Err(CannotJudge(format!("{flag} {value}: the server has no kind {kind}")))
+            }
+            None => Ok(()),
+        }
+    }
+
     /// A new run, in which loops that are known do not count as work.
     pub(super) async fn lab(&self) -> Result<Lab<'a>, CannotJudge> {
         self.lab_with(None).await

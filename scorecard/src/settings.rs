@@ -84,6 +84,19 @@ impl Scorecard {
         self.only.iter().filter_map(|only| only.strip_prefix(check)?.strip_prefix(':')).collect()
     }
 
+    /// An error if a path of `ignore` can match nothing.
+    pub(super) fn validate_ignored_paths(&self) -> Result<(), CannotJudge> {
+        for ignored in &self.ignore {
+            let Some((_, path)) = ignored.split_once(':') else { continue };
+            if !path.starts_with('.') || path.contains('[') {
+                return Err(CannotJudge(format!(
+                    "--ignore {ignored}: a path begins with a dot, and has the names of list items: .spec.containers.web.image"
+                )));
+            }
+        }
+        Ok(())
+    }
+
     /// Whether to run a check. Only this extent and larger ones have it.
     pub(super) fn has(&self, check: &str, extent: Extent) -> bool {
         if !self.only.is_empty() {

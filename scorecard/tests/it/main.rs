@@ -597,6 +597,17 @@ async fn what_cannot_be_judged_is_an_error_in_one_line() {
     }
     let no_words = judged(quick("false {kubeconfig} ${KUBECONFIG} {kube:1} {{.kube}} {")).await;
     assert!(no_words.starts_with("COMMAND ended before its first request: "), "{no_words}");
+    let wrong = Scorecard { keep: vec!["Secrets".to_owned()], ..settings(command("")) };
+    assert_eq!(judged(wrong).await, "--keep Secrets: the server has no kind Secrets");
+    for (ignored, error) in [
+        ("ConfigMaps:.data.time", "the server has no kind ConfigMaps"),
+        ("ConfigMap:data", "a path begins with a dot, and has the names of list items: "),
+        ("Pod:.spec.containers[0]", "a path begins with a dot, and has the names of list items: "),
+    ] {
+        let wrong = Scorecard { ignore: vec![ignored.to_owned()], ..settings(command("")) };
+        let why = judged(wrong).await;
+        assert!(why.starts_with(&format!("--ignore {ignored}: {error}")), "{why}");
+    }
     let mut wrong = quick("true");
     wrong.only = vec!["quite".to_owned()];
     assert!(
