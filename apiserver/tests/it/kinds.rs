@@ -16,12 +16,11 @@ use serde_json::Value;
 use crate::fixture::{Fixture, Kind, on};
 
 /// What the embedded server does not serve.
-const NOT_SERVED: [&str; 10] = [
+const NOT_SERVED: [&str; 9] = [
     "v1 bindings,",
     "v1 componentstatuses,",
     "v1 nodes/proxy;",
     "v1 pods/attach;",
-    "v1 pods/binding;",
     "v1 pods/ephemeralcontainers;",
     "v1 pods/portforward;",
     "v1 pods/proxy;",
