@@ -53,7 +53,7 @@
 //!                 admission_policies, cluster_ip, metadata, conditions, status_errors; crd, conversion, custom_resources,
 //!                 json_path (of printer columns)
 //! field_selector  field selectors
-//! schema/         CRDs: structural schemas, defaults and pruning, re2 (patterns), cel, cel_library (the functions of
+//! schema/         CRDs: structural schemas, defaults and pruning, re2 (patterns), cel, cel_types, cel_library (the functions of
 //!                 Kubernetes), cel_authorizer, go_url, expressions (of admission), formats, field_errors (errors with
 //!                 paths); built-in types: openapi (definitions), decode (type errors), encode (omits empty fields), protobuf
 //! names           random letters, validation of names and labels

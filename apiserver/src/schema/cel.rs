@@ -324,18 +324,27 @@ impl ValidationRule {
     fn check(&self, context: &Context<'_, '_>, value: &Value, path: &FieldPath<'_>) -> Result<(), Violation> {
         let fails = |text: String| Cause::invalid(path.to_string(), &json_type(value).into(), &text);
         let ends = "no further validation rules will be run";
+        // As `ruleErrorString` of kube-apiserver.
+        let rule = self.message.as_deref().unwrap_or(&self.rule).trim();
         let text = match cel_cost::limited(|| cel::Value::resolve(&self.program, context)) {
             Ok(result) => match result {
                 Ok(cel::Value::Bool(true)) => return Ok(()),
                 Ok(_) => None,
                 // A rule with a function that the library lacks fails. Skipping it would accept invalid objects.
                 Err(ExecutionError::UndeclaredReference(name)) => {
-                    Some(format!("{}, evaluating rule: {}", unsupported(&name), self.rule))
+                    Some(format!("{}, evaluating rule: {rule}", unsupported(&name)))
                 }
-                Err(error) => Some(format!("{} evaluating rule: {}", short(&error), self.rule)),
+                Err(error) => Some(match short(&error) {
+                    why if why == NO_OVERLOAD => {
+                        let text =
+                            "call arguments did not match a supported operator, function or macro signature";
+                        format!("'{why}': {text} for rule: {rule}")
+                    }
+                    why => format!("{why} evaluating rule: {rule}"),
+                }),
             },
             Err(Exceeded::OfCall) => {
-                let why = format!("{ends} due to call cost exceeds limit for rule: {}", self.rule);
+                let why = format!("{ends} due to call cost exceeds limit for rule: {rule}");
                 return Err(Violation::Cost(fails(format!("'{}': {why}", cel_cost::EXCEEDED))));
             }
             Err(Exceeded::OfThread) => {
@@ -352,8 +361,8 @@ impl ValidationRule {
                 Ok(Ok(_) | Err(_)) | Err(Exceeded::OfCall | Exceeded::OfThread) => None,
             }
         });
-        let message = computed.or_else(|| self.message.clone());
-        let message = message.unwrap_or_else(|| format!("failed rule: {}", self.rule));
+        let message = computed.or_else(|| self.message.as_ref().map(|message| message.trim().to_owned()));
+        let message = message.unwrap_or_else(|| format!("failed rule: {rule}"));
         let mut field = path.to_string();
         if let Some(below) = &self.field {
             field.push_str(if field.is_empty() || below.starts_with('[') { "" } else { "." });
@@ -523,11 +532,21 @@ pub(super) fn escaped(name: &str) -> String {
 /// Most bytes of an error of the crate `cel` that a message quotes: enough for names and numbers.
 const SHORT_BYTES_MAX: usize = 500;
 
+/// The error of arguments that have none of the types of a function.
+const NO_OVERLOAD: &str = "no such overload";
+
 /// The beginning of an error of the library, which may contain the whole object.
 pub(super) fn short(error: &ExecutionError) -> String {
     // As in Go.
     let mut text = match error {
         ExecutionError::FunctionError { message, .. } => message.clone(),
+        ExecutionError::DivisionByZero(_) => "division by zero".to_owned(),
+        ExecutionError::RemainderByZero(_) => "modulus by zero".to_owned(),
+        ExecutionError::Overflow(..) => "integer overflow".to_owned(),
+        ExecutionError::IndexOutOfBounds(cel::Value::Int(index)) => format!("index out of bounds: {index}"),
+        ExecutionError::NoSuchOverload(_) | ExecutionError::UnsupportedBinaryOperator(..) => {
+            NO_OVERLOAD.to_owned()
+        }
         error => error.to_string().replacen("No such key", "no such key", 1),
     };
     if text.len() > SHORT_BYTES_MAX {
@@ -547,7 +566,7 @@ mod tests {
     /// The schema of a value, of which lists have items of one type.
     fn schema_of(value: &Value) -> Value {
         match value {
-            Value::Null => json!({"x-kubernetes-int-or-string": true}),
+            Value::Null => json!({"type": "string", "nullable": true}),
             Value::Bool(_) => json!({"type": "boolean"}),
             Value::Number(_) => json!({"type": "integer"}),
             Value::String(_) => json!({"type": "string"}),

@@ -54,15 +54,16 @@ impl<'s> Type<'s> {
         let inside = |schema: &'s Value| {
             Type::of(schema, schema["x-kubernetes-embedded-resource"] == true).map(Box::new)
         };
-        if is_resource && matches!(schema["type"].as_str(), None | Some("object")) {
-            return Some(Type::Object(schema, true));
-        }
-        Some(match (schema["type"].as_str()?, schema["format"].as_str()) {
+        let of_type = match schema["type"].as_str() {
+            None if is_resource => "object",
+            of_type => of_type?,
+        };
+        Some(match (of_type, schema["format"].as_str()) {
             ("array", _) => Type::List(inside(&schema["items"])?),
             ("object", _) if schema["additionalProperties"].is_object() => {
                 Type::Map(Box::new(Named("string")), inside(&schema["additionalProperties"])?)
             }
-            ("object", _) => Type::Object(schema, false),
+            ("object", _) => Type::Object(schema, is_resource),
             ("string", Some("byte")) => Named("bytes"),
             ("string", Some("duration")) => Named("duration"),
             ("string", Some("date" | "date-time")) => Named("timestamp"),
