@@ -521,12 +521,17 @@ fn is_reserved(name: &str) -> bool {
 }
 
 /// The name of a property in CEL: `__namespace__`, `a__dash__b`.
-pub(super) fn escaped(name: &str) -> String {
+fn escaped(name: &str) -> String {
     if is_reserved(name) {
         return format!("__{name}__");
     }
     let name = name.replace("__", "__underscores__").replace('.', "__dot__");
     name.replace('-', "__dash__").replace('/', "__slash__")
+}
+
+/// Whether a property has this name in CEL.
+pub(super) fn is_named(property: &str, name: &str) -> bool {
+    escaped(property) == name || property == name && is_reserved(name)
 }
 
 /// Most bytes of an error of the crate `cel` that a message quotes: enough for names and numbers.

@@ -19,7 +19,7 @@ use cel::{
 use serde_json::{Value, json};
 
 use crate::schema::{
-    cel::{ENV, escaped},
+    cel::{ENV, is_named},
     cel_cost::NAMESPACES,
 };
 
@@ -88,7 +88,7 @@ impl<'s> Type<'s> {
             Type::Object(_, true) if name == "metadata" => Some(Type::Object(&METADATA, false)),
             Type::Object(schema, _) => {
                 let mut properties = schema["properties"].as_object().into_iter().flatten();
-                let (_, property) = properties.find(|(property, _)| escaped(property) == name)?;
+                let (_, property) = properties.find(|(property, _)| is_named(property, name))?;
                 Type::of(property, property["x-kubernetes-embedded-resource"] == true)
             }
         }
