@@ -37,6 +37,11 @@ pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict
     if choice.tried.is_empty() {
         return Ok(Verdict::new(Outcome::Skip, "the server accepts no other object than the samples"));
     }
+    let mut judgements = Vec::new();
+    for sample in trial::first_samples(&lab) {
+        let judgement = judgement_of_silence(&mut lab, sample).await?;
+        judgements.extend(judgement.map(|judgement| (&sample["kind"], judgement)));
+    }
     for Extra { name, what, object } in &choice.tried {
         let (before, version) = (lab.incidents().len(), lab.server.version());
         lab.create(object, what).await?;
@@ -48,9 +53,13 @@ pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict
             return Ok(Verdict { trigger: Some(name.clone()), ..verdict });
         }
         settled?;
-        if let Some(verdict) = gets_nothing(&mut lab, object, version).await? {
-            let reason = format!("{what}: {}", verdict.reason);
-            let verdict = Verdict { reason, trigger: Some(name.clone()), ..verdict };
+        let judgement = judgements.iter().find(|(kind, _)| **kind == object["kind"]);
+        if let Some((_, result)) = judgement
+            && is_silent(&mut lab, object, version).await?
+        {
+            let verdict =
+                Verdict::new(*result, format!("{what}: it gets nothing: no child, no status, no Event"));
+            let verdict = Verdict { trigger: Some(name.clone()), ..verdict };
             if let Some(failure) = failure(verdict, &mut warning) {
                 return Ok(failure);
             }
@@ -78,33 +87,38 @@ pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict
     Ok(choice.complete(warning.unwrap_or_else(pass)))
 }
 
-/// What is wrong if the operator writes nothing for an object: no child, no status, no Event. A warning if the samples of its kind have no status
-/// from the operator: the object may need no child.
-async fn gets_nothing(
-    lab: &mut Lab<'_>,
-    object: &Value,
-    version: u64,
-) -> Result<Option<Verdict>, CannotJudge> {
-    let samples = lab.custom_samples().filter(|sample| sample["kind"] == object["kind"]);
-    let samples: Vec<String> = samples.map(|sample| lab.name_of_sample(sample)).collect();
-    let writes = lab.work_since(lab.version);
-    let is_served = |name: &String| writes.iter().any(|write| name_of(write) == *name);
-    let has_children = writes.iter().any(|write| {
-        let owners = write.after.as_ref().and_then(|child| child["metadata"]["ownerReferences"].as_array());
-        owners.into_iter().flatten().any(|owner| owner["kind"] == object["kind"])
-    });
-    let result = match (samples.iter().any(is_served), has_children) {
-        (true, _) => Outcome::Fail,
-        (false, true) => Outcome::Warn,
-        (false, false) => return Ok(None),
-    };
-    let name = object["metadata"]["name"].clone();
-    let idle = |lab: &Lab<'_>| match lab.has_acted_for(&name, version) {
+/// How to judge it if the operator writes nothing for an object of a kind: no child, no status, no Event. `None`: it writes nothing even for a copy of the
+/// sample, as one that serves a single name. A warning if it writes no status of the copy: another object may need no child.
+async fn judgement_of_silence(lab: &mut Lab<'_>, sample: &Value) -> Result<Option<Outcome>, CannotJudge> {
+    let (copy, version) = (renamed(sample, "scorecard-copy"), lab.server.version());
+    if lab.create(&copy, "a copy").await.is_err() {
+        return Ok(None);
+    }
+    lab.settle().await?;
+    if is_silent(lab, &copy, version).await? {
+        return Ok(None);
+    }
+    let name = lab.name_of_sample(&copy);
+    let has_status = lab.work_since(version).iter().any(|write| name_of(write) == name);
+    Ok(Some(if has_status { Outcome::Fail } else { Outcome::Warn }))
+}
+
+/// Whether the operator has written nothing for an object that was created at a version.
+async fn is_silent(lab: &mut Lab<'_>, object: &Value, version: u64) -> Result<bool, CannotJudge> {
+    let name = &object["metadata"]["name"];
+    let idle = |lab: &Lab<'_>| match lab.has_acted_for(name, version) {
         true => Vec::new(),
         false => vec![()],
     };
-    let is_idle = !lab.lasting(idle).await?.is_empty();
-    Ok(is_idle.then(|| Verdict::new(result, "it gets nothing: no child, no status, no Event")))
+    Ok(!lab.lasting(idle).await?.is_empty())
+}
+
+fn renamed(object: &Value, name: &str) -> Value {
+    let mut renamed = object.clone();
+    renamed["metadata"]["name"] = name.into();
+    // An object that selects the sample by its labels would also select this one, and rightly have another state.
+    renamed["metadata"]["labels"] = Value::Null;
+    renamed
 }
 
 /// An object beside the samples.
@@ -129,23 +143,20 @@ async fn extras<'a>(reference: &Reference<'a>, lab: &Lab<'a>) -> Vec<Extra> {
     let mut extras = Vec::new();
     for sample in trial::first_samples(lab) {
         let kind = sample["kind"].as_str().unwrap_or_default();
-        let mut add = |fault: String, what: String, name: &str, mut object: Value| {
-            let metadata = &mut object["metadata"];
-            metadata["name"] = name.into();
-            // An object that selects the sample by its labels would also select this one, and rightly have another state.
-            metadata["labels"] = Value::Null;
+        let mut add = |fault: String, what: String, name: &str, object: &Value| {
+            let object = renamed(object, name);
             extras.push(Extra { name: format!("{kind}/{fault}"), what: format!("{kind} {what}"), object });
         };
         let schema = trial::schema(reference.scorecard, sample);
         let least = smallest(&schema, sample);
-        add("smallest".to_owned(), "with the required fields alone".to_owned(), "scorecard-smallest", least);
+        add("smallest".to_owned(), "with the required fields alone".to_owned(), "scorecard-smallest", &least);
         let long = "a".repeat(NAME_CHARS_MAX);
-        add("long-name".to_owned(), "with a name of 63 characters".to_owned(), &long, sample.clone());
+        add("long-name".to_owned(), "with a name of 63 characters".to_owned(), &long, sample);
         let mut omissions = trial::trials(reference, lab, Intent::Omission).await;
         omissions.retain(|omission| std::ptr::eq(omission.sample, sample));
         for (index, Trial { change, .. }) in omissions.iter().enumerate() {
             let (name, path) = (format!("scorecard-without-{index}"), &change.path);
-            add(format!("without{path}"), format!("without {path}"), &name, change.applied(sample));
+            add(format!("without{path}"), format!("without {path}"), &name, &change.applied(sample));
         }
     }
     let mut accepted = Vec::new();
