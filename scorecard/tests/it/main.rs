@@ -46,7 +46,7 @@ const BUGS: [(&str, &str, &str); 58] = [
     (
         "deletes-after-its-finalizer",
         "deletes-cleanly",
-        "deleted, and killed after update/pages.example.com/default/a#1: still there: secrets/default/a",
+        "deleted, and killed after delete/pages.example.com/default/a#1: still there: secrets/default/a",
     ),
     (
         "creating-is-somebody-else",
