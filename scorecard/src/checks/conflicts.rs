@@ -65,7 +65,7 @@ pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict
 }
 
 /// A patch with what [`repairs_drift::drift`] changes.
-fn content(object: &Value) -> Value {
+pub(super) fn content(object: &Value) -> Value {
     let fields = ["data", "spec"].into_iter().filter(|field| !object[*field].is_null());
     fields.map(|field| (field.to_owned(), object[field].clone())).collect()
 }

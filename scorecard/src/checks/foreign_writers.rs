@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::super::{
     lab::{Dependent, Lab},
     reference::Reference,
-    report::Verdict,
+    report::{Outcome, Verdict},
     settings::CannotJudge,
 };
 
@@ -17,12 +17,10 @@ const KEY: &str = "scorecard.listwatch/other";
 
 pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
     let mut lab = reference.settled().await?;
-    let mut neighbours = Vec::new();
-    for child in lab.children() {
-        neighbours.extend(neighbour(&lab, &child).await);
-    }
+    let children = lab.children();
+    let neighbours = neighbours(&lab, &children).await;
     let mut paths = lab.sample_paths();
-    for child in lab.children() {
+    for child in &children {
         paths.push(lab.path_of_object(&child.resource, &child.key));
     }
     let patch = |value: Value| json!({"metadata": {"labels": {KEY: value}, "annotations": {KEY: value}}});
@@ -53,23 +51,29 @@ pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict
     if let Some(problem) = touched(&lab, &neighbours).await {
         return Ok(Verdict::fail(problem));
     }
+    for (path, _) in &neighbours {
+        lab.request(Method::DELETE, path, Value::Null).await;
+    }
+    let verdict = reference.judge(&mut lab, "labels and annotations written by another client").await?;
+    if verdict.result != Outcome::Pass {
+        return Ok(verdict);
+    }
+    let neighbours = self::neighbours(&lab, &children).await;
     lab.delete_samples("Background").await;
     lab.settle_fully().await?;
     if let Some(problem) = touched(&lab, &neighbours).await {
         return Ok(Verdict::fail(format!("when the custom resource was deleted: {problem}")));
     }
-    for (path, _) in &neighbours {
-        lab.request(Method::DELETE, path, Value::Null).await;
-    }
-    if !lab.lasting(|lab| lab.samples_left()).await?.is_empty() {
-        // See deletes-cleanly.
-        return Ok(Verdict::pass("labels and annotations written by another client stay"));
-    }
-    lab.create_samples_again().await?;
-    let verdict =
-        reference.judge(&mut lab, "beside labels, annotations and objects of another client").await?;
-    reference.give_back(lab).await;
+    lab.end().await;
     Ok(verdict)
+}
+
+async fn neighbours(lab: &Lab<'_>, children: &[Dependent]) -> Vec<(String, Value)> {
+    let mut neighbours = Vec::new();
+    for child in children {
+        neighbours.extend(neighbour(lab, child).await);
+    }
+    neighbours
 }
 
 /// Creates an object beside a child, without its labels and its owner: its path, and what is stored. `None`: of a kind that does more than to be there.

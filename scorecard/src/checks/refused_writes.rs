@@ -16,7 +16,7 @@ use super::{
         report::{Outcome, Verdict},
         settings::{CannotJudge, Extent},
     },
-    repairs_drift,
+    conflicts, repairs_drift,
 };
 
 /// Most runs with a refused write, unless [`Extent::Faults`] asks for all. Each costs a start.
@@ -73,9 +73,13 @@ async fn repairs(
         let before = count(lab);
         ["PUT", "PATCH"].iter().for_each(|method| refuse(lab, method, &path));
         lab.request(Method::PATCH, &path, patch).await;
-        let name = format!("update/{}/{}", child.resource, child.key);
+        let (name, so_far) = (format!("update/{}/{}", child.resource, child.key), refused.len());
         if let Some(failure) = judged(reference, lab, &name, before, refused).await? {
             return Ok(Some(failure));
+        }
+        if refused.len() == so_far {
+            // Nobody repairs it.
+            lab.request(Method::PATCH, &path, conflicts::content(&child.object)).await;
         }
     }
     Ok(None)
