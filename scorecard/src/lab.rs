@@ -54,8 +54,11 @@ const SLOWER_START: u32 = 5;
 /// A process that does not sleep may take so many times as long: it waits for a CPU, or works.
 const BUSY_START: u32 = 10;
 
-/// Requests of one path that a client may send in a second while they fail: 10, with pauses that grow.
-const RETRIES_PER_SEC_MAX: f64 = 10.0;
+/// Requests of one path that a client may send while they fail: 10 with pauses that begin with 5 ms and double.
+const RETRIES_MAX: f64 = 15.0;
+
+/// Those that it may send in each second as well, when its pauses no longer grow.
+const RETRIES_PER_SEC_MAX: f64 = 2.0;
 
 /// Answers that the operator may wait for until it writes: of a reconcile whose requests are sent one after the other. Of more, nobody waits for all.
 const REQUESTS_MAX: u32 = 30;
@@ -958,7 +961,7 @@ impl<'a> Lab<'a> {
         }
         let (path, count) = counts.into_iter().max_by_key(|(_, count)| *count)?;
         let secs = started.elapsed().as_secs_f64();
-        (f64::from(count) > RETRIES_PER_SEC_MAX * secs)
+        (f64::from(count) > RETRIES_MAX + RETRIES_PER_SEC_MAX * secs)
             .then(|| format!("{count} requests of {path} in {secs:.1} s, which all got a {status}"))
     }
 

@@ -2,13 +2,14 @@
 //!
 //! It finds an operator that gives up, one that takes an error for an empty list, and one that tries again without a pause that grows.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use listwatch_apiserver::Fault;
 use tokio::time::Instant;
 
 use super::{
     super::{
+        lab::Lab,
         reference::Reference,
         report::{Outcome, Verdict},
         settings::CannotJudge,
@@ -39,6 +40,8 @@ pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict
     if let Some(hot_retry) = hot_retry {
         return Ok(Verdict::fail(format!("in an outage: {hot_retry}")));
     }
+    // A deletion before this is a matter of missed-events.
+    lab.lasting(|lab| unanswered(lab, since)).await?;
     lab.settle().await?;
     lab.delete_children(children).await;
     let verdict = reference.judge(&mut lab, "children deleted after an outage").await?;
@@ -53,4 +56,14 @@ pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict
     }
     reference.give_back(lab).await;
     Ok(Verdict::pass("it goes on after an outage"))
+}
+
+/// The paths that the operator has read, since so many requests, with no other answer than a 503.
+fn unanswered(lab: &Lab<'_>, since: usize) -> Vec<String> {
+    let requests = lab.server.requests();
+    let (mut refused, mut answered) = (BTreeSet::new(), BTreeSet::new());
+    for request in requests.into_iter().skip(since).filter(|request| request.method == "GET") {
+        if request.status == 503 { &mut refused } else { &mut answered }.insert(request.path);
+    }
+    refused.difference(&answered).cloned().collect()
 }
