@@ -174,13 +174,8 @@ impl Walk {
                 }
             }
             Some("array") => {
-                let list = value.and_then(Value::as_array);
-                list.and_then(|list| longer(list))
-                    .into_iter()
-                    .for_each(|to| self.add(field, Intent::Change, to));
-                // Not the last one, which was added a moment ago.
-                if let Some([_, rest @ ..]) = list.map(Vec::as_slice).filter(|list| list.len() > 1) {
-                    self.add(field, Intent::Change, rest.into());
+                for to in value.and_then(Value::as_array).into_iter().flat_map(|list| lists(list)) {
+                    self.add(field, Intent::Change, to);
                 }
             }
             Some("object") if schema["properties"].is_object() => {
@@ -298,6 +293,12 @@ fn doubled(value: &Value) -> Option<Value> {
 fn doubled_number(text: &str) -> Option<String> {
     let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit())?);
     Some(format!("{}{unit}", number.parse::<u64>().ok()?.checked_mul(2)?))
+}
+
+/// A longer list, and one without its first item: the last one was added a moment ago.
+fn lists(list: &[Value]) -> Vec<Value> {
+    let shorter = list.split_first().map(|(_, rest)| rest).filter(|rest| !rest.is_empty());
+    longer(list).into_iter().chain(shorter.map(Value::from)).collect()
 }
 
 /// A list with a copy of its last item, under another name.

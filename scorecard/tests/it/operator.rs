@@ -803,6 +803,28 @@ impl Operator {
         self.send(Method::PATCH, &path, applied).await
     }
 
+    /// Adds what the Page's optional fields ask for.
+    fn add_title_and_colour(&self, page: &Value, data: &mut Value) {
+        let uid = &page["metadata"]["uid"];
+        if let Some(title) = page["spec"]["title"].as_str() {
+            data["title"] = title.into();
+            if self.has("first-title-is-for-ever") {
+                let mut titles = self.first_texts.lock().unwrap();
+                data["title"] =
+                    titles.entry(format!("title of {uid}")).or_insert(title.to_owned()).clone().into();
+            }
+        }
+        if let Some(source) = page["spec"]["source"].as_str() {
+            let sources = self.cached("configmaps");
+            let found = sources.get(&(key(page).0, source.to_owned()));
+            let mut colour = found.map_or(json!(""), |found| found["data"]["colour"].clone());
+            if self.has("reads-sources-once") && found.is_some() {
+                colour = self.first_colours.lock().unwrap().entry(uid.to_string()).or_insert(colour).clone();
+            }
+            data["colour"] = colour;
+        }
+    }
+
     fn children(&self, page: &Value) -> Vec<(&'static str, Value)> {
         let name = &page["metadata"]["name"];
         let mut uid = page["metadata"]["uid"].clone();
@@ -825,23 +847,7 @@ impl Operator {
             text = self.first_texts.lock().unwrap().entry(uid.to_string()).or_insert(text).clone();
         }
         let mut data = json!({"text": text, "image": image});
-        if let Some(title) = page["spec"]["title"].as_str() {
-            data["title"] = title.into();
-            if self.has("first-title-is-for-ever") {
-                let mut titles = self.first_texts.lock().unwrap();
-                data["title"] =
-                    titles.entry(format!("title of {uid}")).or_insert(title.to_owned()).clone().into();
-            }
-        }
-        if let Some(source) = page["spec"]["source"].as_str() {
-            let sources = self.cached("configmaps");
-            let found = sources.get(&(key(page).0, source.to_owned()));
-            let mut colour = found.map_or(json!(""), |found| found["data"]["colour"].clone());
-            if self.has("reads-sources-once") && found.is_some() {
-                colour = self.first_colours.lock().unwrap().entry(uid.to_string()).or_insert(colour).clone();
-            }
-            data["colour"] = colour;
-        }
+        self.add_title_and_colour(page, &mut data);
         if self.has("copies-annotations") {
             data["annotations"] = page["metadata"]["annotations"].to_string().into();
         }
