@@ -373,13 +373,18 @@ impl Operator {
     }
 
     fn on_event(&self, kind: &'static str, event: &Value) {
-        self.is_stale.fetch_or(kind == "pages", Relaxed);
         let mut caches = self.caches.lock().unwrap();
         let cache = caches.entry(kind).or_default();
-        match event["type"].as_str() {
-            Some("DELETED") => drop(cache.remove(&key(&event["object"]))),
-            _ => drop(cache.insert(key(&event["object"]), event["object"].clone())),
-        }
+        let before = match event["type"].as_str() {
+            Some("DELETED") => cache.remove(&key(&event["object"])),
+            _ => cache.insert(key(&event["object"]), event["object"].clone()),
+        };
+        // A late event of its own status would show this operator more than it watches.
+        let asked = |page: &Value| {
+            [&page["metadata"]["generation"], &page["metadata"]["annotations"]].map(Value::clone)
+        };
+        let is_news = before.as_ref().map(asked) != Some(asked(&event["object"]));
+        self.is_stale.fetch_or(kind == "pages" && is_news, Relaxed);
         self.expected.lock().unwrap().remove(&(kind, key(&event["object"])));
         self.changed.notify_one();
     }
