@@ -200,7 +200,7 @@ fn bugs() -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
 }
 
 /// How often a check is asked to find a bug.
-const ATTEMPTS: usize = 3;
+const ATTEMPTS: usize = 6;
 
 fn crd() -> Value {
     let text = json!({"type": "string", "description": "A text."});

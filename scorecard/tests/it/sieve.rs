@@ -211,12 +211,14 @@ impl Sieve {
                 let patch = finalizers(json!(["example.com/claims"]));
                 return self.client.send(Method::PATCH, &format!("{pages}/{name}"), patch).await.0 == 200;
             }
-            let metadata = json!({"name": claim, "namespace": namespace});
+            let metadata = json!({"name": claim, "namespace": namespace, "annotations": {"page": uid}});
             return self.cached("persistentvolumeclaims", &claim).is_some()
                 || self.create("persistentvolumeclaims", claim_of(metadata)).await;
         }
-        // The fix deletes the claim of this cluster alone.
-        if let Some(found) = self.cached("persistentvolumeclaims", &claim) {
+        let found = self.cached("persistentvolumeclaims", &claim);
+        // The fix deletes the claim of this cluster alone. The cache of claims may be ahead of that of Pages.
+        let is_deleted = |found: &Value| !self.is_fixed || found["metadata"]["annotations"]["page"] == *uid;
+        if let Some(found) = found.filter(is_deleted) {
             let precondition = json!({"preconditions": {"uid": found["metadata"]["uid"]}});
             let body = if self.is_fixed { precondition } else { Value::Null };
             self.delete("persistentvolumeclaims", &namespace, &claim, body).await;
