@@ -17,6 +17,8 @@ const DIGITS_MAX: usize = 36;
 
 /// kube-apiserver rounds all resources up to a thousandth: `SetDefaults_ResourceList` of its core/v1.
 const MILLI: i32 = -3;
+/// The largest sum. With two digits more, an `i128` still holds it.
+const MANTISSA_MAX: i128 = 10_i128.pow(36) - 1;
 
 /// apimachinery rounds each quantity up to a billionth.
 const NANO: i32 = -9;
@@ -148,6 +150,11 @@ impl Quantity {
         self.mantissa as f64 * format!("1e{}", self.exponent).parse::<f64>().unwrap_or_default()
     }
 
+    /// The number in thousandths: exact, unless an `f64` cannot hold it. As `MilliValue` of apimachinery.
+    pub fn milli(&self) -> f64 {
+        self.mantissa as f64 * 10_f64.powi(self.exponent - MILLI)
+    }
+
     /// The mantissa with this exponent. `None` if an `i128` cannot hold it.
     fn mantissa_at(&self, exponent: i32) -> Option<i128> {
         if self.mantissa == 0 {
@@ -167,18 +174,20 @@ impl Quantity {
         }
     }
 
-    /// The sum with a multiple of another quantity. `None` if an `i128` cannot hold it.
-    pub fn add(&self, other: &Quantity, times: i128) -> Option<Quantity> {
+    /// The sum with a multiple of another quantity, at most 36 digits large.
+    pub fn add(&self, other: &Quantity, times: i128) -> Quantity {
         let exponent = match (self.mantissa, other.mantissa) {
             (_, 0) => self.exponent,
             (0, _) => other.exponent,
             (_, _) => self.exponent.min(other.exponent),
         };
-        let added = other.mantissa_at(exponent)?.checked_mul(times)?;
-        let mantissa = self.mantissa_at(exponent)?.checked_add(added)?;
+        let most = |one: &Quantity| MANTISSA_MAX * one.mantissa.signum();
+        let at = |one: &Quantity| one.mantissa_at(exponent).unwrap_or_else(|| most(one));
+        let sum = at(self).saturating_add(at(other).saturating_mul(times));
+        let mantissa = sum.clamp(-MANTISSA_MAX, MANTISSA_MAX);
         let is_small = self.is_small && other.is_small && i64::try_from(mantissa).is_ok();
         let format = if self.mantissa == 0 { other.format } else { self.format };
-        Some(Quantity { mantissa, exponent, format, is_small, keeps_text: false })
+        Quantity { mantissa, exponent, format, is_small, keeps_text: false }
     }
 
     /// The next whole number.
@@ -263,7 +272,15 @@ mod tests {
     #[test]
     fn a_sum_with_zero_has_the_format_of_the_other_quantity() {
         let [zero, one] = ["0", "1Gi"].map(|text| Quantity::parse(text).expect("a quantity"));
-        assert_eq!(zero.add(&one, 1).map(|sum| sum.to_string()).as_deref(), Some("1Gi"));
+        assert_eq!(zero.add(&one, 1).to_string(), "1Gi");
+    }
+
+    /// It has up to 36 digits, and two more where it is printed.
+    #[test]
+    fn a_sum_has_room_for_no_more_digits_than_it_prints() {
+        let most = Quantity::parse("9999999999999999999999999999999999.9").expect("a quantity");
+        let sum = (0..2000).fold(most.clone(), |sum, _| sum.add(&most, 1));
+        assert!(sum.compare(&most).is_gt() && sum.to_string().starts_with("999"), "{sum}");
     }
 
     /// `apiserver/contract/nodes.http` has more, from kube-apiserver.

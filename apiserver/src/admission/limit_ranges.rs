@@ -8,7 +8,7 @@
 use std::cmp::Ordering;
 
 use listwatch_formats::quantity::Quantity;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::{
     admission::plugins::in_namespace,
@@ -29,20 +29,20 @@ const ANNOTATION: &str = "kubernetes.io/limit-ranger";
 /// The lists of containers of a Pod, with the words of the annotation.
 const CONTAINERS: [(&str, &str); 2] = [("containers", "container"), ("initContainers", "init container")];
 
-/// The items of the LimitRanges of a namespace.
-fn limits<'a>(storage: &'a Storage, namespace: &Value) -> impl Iterator<Item = &'a Value> + use<'a> {
-    in_namespace(storage, LIMIT_RANGES, namespace).flat_map(|range| each(&range["spec"]["limits"]))
-}
-
 /// Sets the default requests and limits of the containers of a Pod.
 pub(super) fn set_defaults(storage: &Storage, pod: &mut Value) {
     let namespace = pod["metadata"]["namespace"].clone();
     let mut set = Vec::new();
-    for limit in limits(storage, &namespace).filter(|limit| limit["type"] == "Container") {
+    let ranges = in_namespace(storage, LIMIT_RANGES, &namespace);
+    let limits = ranges.flat_map(|range| each(&range["spec"]["limits"]));
+    for limit in limits.filter(|limit| limit["type"] == "Container") {
         for (list, word) in CONTAINERS {
             for container in pod["spec"].get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
                 for (bound, field) in [(Bound::Requests, "defaultRequest"), (Bound::Limits, "default")] {
-                    let names = add_missing(&mut container["resources"][bound.field()], &limit[field]);
+                    let Some(more) = limit[field].as_object().filter(|more| !more.is_empty()) else {
+                        continue;
+                    };
+                    let names = add_missing(&mut container["resources"][bound.field()], more);
                     set.extend((!names.is_empty()).then(|| {
                         let (bound, container) = (bound.word(), text(&container["name"]));
                         format!("{} {bound} for {word} {container}", names.join(", "))
@@ -59,9 +59,9 @@ pub(super) fn set_defaults(storage: &Storage, pod: &mut Value) {
 }
 
 /// Adds the entries that a map does not have. Returns their names.
-fn add_missing(map: &mut Value, more: &Value) -> Vec<String> {
+fn add_missing(map: &mut Value, more: &Map<String, Value>) -> Vec<String> {
     let mut names = Vec::new();
-    for (name, value) in more.as_object().into_iter().flatten() {
+    for (name, value) in more {
         if map[name].is_null() {
             map[name] = value.clone();
             names.push(name.clone());
@@ -70,26 +70,40 @@ fn add_missing(map: &mut Value, more: &Value) -> Vec<String> {
     names
 }
 
-/// Why a Pod or a claim is forbidden.
+/// Why a Pod or a claim is forbidden: the errors of the first LimitRange that has any.
 pub(super) fn check(storage: &Storage, kind: &str, object: &Value) -> Result<(), String> {
-    let spec = &object["spec"];
-    let mut errors = Vec::new();
-    for item in limits(storage, &object["metadata"]["namespace"]) {
+    if !["Pod", CLAIM].contains(&kind) {
+        return Ok(());
+    }
+    let ranges = in_namespace(storage, LIMIT_RANGES, &object["metadata"]["namespace"]);
+    ranges.map(|range| check_range(range, kind, &object["spec"])).find(Result::is_err).unwrap_or(Ok(()))
+}
+
+fn check_range(range: &Value, kind: &str, spec: &Value) -> Result<(), String> {
+    let mut all = Vec::new();
+    for item in each(&range["spec"]["limits"]) {
         match (kind, text(&item["type"])) {
             ("Pod", "Container") => {
                 for container in CONTAINERS.iter().flat_map(|(list, _)| each(&spec[list])) {
-                    errors.extend(check_item(item, |bound, name| amount(container, bound, name)));
+                    all.extend(check_item(item, |bound, name| amount(container, bound, name)));
                 }
             }
-            ("Pod", "Pod") => errors.extend(check_item(item, |bound, name| of_containers(spec, bound, name))),
+            ("Pod", "Pod") => all.extend(check_item(item, |bound, name| of_containers(spec, bound, name))),
             (CLAIM, CLAIM) => {
                 let request =
                     |bound, name: &str| amount(spec, bound, name).filter(|_| bound == Bound::Requests);
-                errors.extend(check_item(item, request));
+                all.extend(check_item(item, request));
             }
             _ => {}
         }
     }
+    // As `Aggregate.Error` of apimachinery.
+    let mut errors: Vec<String> = Vec::new();
+    all.into_iter().for_each(|error| {
+        if !errors.contains(&error) {
+            errors.push(error)
+        }
+    });
     match errors.len() {
         0 => Ok(()),
         1 => Err(errors.remove(0)),
@@ -130,11 +144,11 @@ fn check_item(item: &Value, of: impl Fn(Bound, &str) -> Option<Quantity>) -> Vec
         let Some(enforced) = Quantity::read(value) else { continue };
         let start = format!("{name} max limit to request ratio per {kind} is {enforced}");
         let amounts =
-            BOUNDS.map(|bound| of(bound, name).map(|amount| amount.float()).filter(|amount| *amount != 0.0));
+            BOUNDS.map(|bound| of(bound, name).map(|amount| amount.milli()).filter(|amount| *amount != 0.0));
         match amounts {
             [None, _] => errors.push(format!("{start}, but no request is specified or request is 0")),
             [_, None] => errors.push(format!("{start}, but no limit is specified or limit is 0")),
-            [Some(request), Some(limit)] if limit / request > enforced.float() => {
+            [Some(request), Some(limit)] if limit / request * 1000.0 > enforced.milli() => {
                 errors.push(format!("{start}, but provided ratio is {:.6}", limit / request));
             }
             [Some(_), Some(_)] => {}

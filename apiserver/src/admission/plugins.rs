@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::{
     admission::{limit_ranges, pod_security, service_account},
-    kinds::{Kind, defaults, field_checks::text},
+    kinds::{Kind, defaults, field_checks::text, metadata::is_terminating},
     status::StatusError,
     storage::{Place, Storage},
 };
@@ -35,8 +35,8 @@ pub(crate) fn validate(
     object: &Value,
     before: Option<&Value>,
 ) -> Result<Vec<String>, StatusError> {
-    // The resources of a Pod cannot change.
-    if kind.built_in() != "Pod" || before.is_none() {
+    // The resources of a Pod cannot change, and what is being deleted only ends.
+    if before.is_none_or(|before| kind.built_in() != "Pod" && !is_terminating(before)) {
         limit_ranges::check(storage, kind.built_in(), object)
             .map_err(|why| StatusError::forbidden(kind, text(&object["metadata"]["name"]), &why))?;
     }

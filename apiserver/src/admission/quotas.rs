@@ -93,7 +93,7 @@ fn may_use_more(kind: &Kind, object: &Value, before: &Value) -> bool {
 fn requested(kind: &Kind, object: &Value, before: Option<&Value>, resource: &str) -> Option<Quantity> {
     let after = usage(kind.built_in(), object, resource)?;
     let before = before.and_then(|before| usage(kind.built_in(), before, resource));
-    let more = before.map_or(Some(after.clone()), |before| after.add(&before, -1))?;
+    let more = before.map_or_else(|| after.clone(), |before| after.add(&before, -1));
     (more.signum() > 0).then_some(more)
 }
 
@@ -104,7 +104,7 @@ fn charge(quota: &Value, requested: &[(&str, Quantity)]) -> Result<Option<Value>
     for (resource, requested) in requested {
         let [used, hard] = ["used", "hard"].map(|field| Quantity::read(&quota["status"][field][resource]));
         let (Some(used), Some(hard)) = (used, hard) else { continue };
-        let Some(sum) = used.add(requested, 1) else { continue };
+        let sum = used.add(requested, 1);
         if sum.compare(&hard).is_gt() {
             let parts = [requested, &used, &hard];
             exceeded.iter_mut().zip(parts).for_each(|(list, part)| list.push(format!("{resource}={part}")));
@@ -160,10 +160,13 @@ fn counted(resource: &str) -> Option<&str> {
         "requests.storage" | CLAIMS => Some(CLAIMS),
         _ if plain != resource => None,
         _ if resource.ends_with(DEVICES) => Some("resourceclaims.resource.k8s.io"),
-        "cpu" | "memory" | "ephemeral-storage" => Some("pods"),
-        _ if ["requests.", "limits.", "hugepages-"].iter().any(|prefix| resource.starts_with(prefix)) => {
-            Some("pods")
-        }
+        "cpu"
+        | "memory"
+        | "ephemeral-storage"
+        | "limits.cpu"
+        | "limits.memory"
+        | "limits.ephemeral-storage" => Some("pods"),
+        _ if ["requests.", "hugepages-"].iter().any(|prefix| resource.starts_with(prefix)) => Some("pods"),
         _ => COUNTED.contains(&resource).then_some(resource),
     }
 }
@@ -291,7 +294,7 @@ fn looks_into_other_namespaces(affinity: &Value) -> bool {
     })
 }
 
-/// How much of a resource of a quota its namespace uses. `None`: no object of a known kind uses it.
+/// How much of a resource of a quota its namespace uses. `None`: the server does not count this resource.
 pub(crate) fn used(storage: &Storage, quota: &Value, resource: &str) -> Option<Quantity> {
     let collection = counted(resource)?;
     let zero = Quantity::read(&0.into());
@@ -300,5 +303,5 @@ pub(crate) fn used(storage: &Storage, quota: &Value, resource: &str) -> Option<Q
     let counting = objects.filter(|object| is_in_scope(quota, kind, object));
     counting
         .filter_map(|object| usage(kind.built_in(), object, resource))
-        .fold(zero, |sum, one| sum?.add(&one, 1))
+        .fold(zero, |sum, one| Some(sum?.add(&one, 1)))
 }

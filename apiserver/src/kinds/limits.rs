@@ -129,7 +129,7 @@ fn limit_range_item(all: &mut Vec<Cause>, item: &Value, at: &str) {
                 all.push(Cause::invalid(format!("{at}.{field}[{name}]"), &item[shown][name], &text));
             }
         }
-        let Some(ratio) = of("maxLimitRequestRatio").map(|ratio| ratio.float()) else { continue };
+        let Some(ratio) = of("maxLimitRequestRatio").map(|ratio| ratio.milli() / 1000.0) else { continue };
         let shown = &item["maxLimitRequestRatio"][name];
         let mut wrong = |why: String| {
             let why = format!("ratio {} {why}", text(shown));
@@ -139,9 +139,9 @@ fn limit_range_item(all: &mut Vec<Cause>, item: &Value, at: &str) {
             wrong("is less than 1".to_owned());
         }
         if let (Some(min), Some(max)) = (of("min"), of("max"))
-            && ratio > max.float() / min.float()
+            && ratio > max.milli() / min.milli()
         {
-            wrong(format!("is greater than max/min = {:.6}", max.float() / min.float()));
+            wrong(format!("is greater than max/min = {:.6}", max.milli() / min.milli()));
         }
     }
 }

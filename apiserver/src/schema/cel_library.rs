@@ -394,18 +394,14 @@ fn declare_quantities(env: &mut Env) -> Result<(), DeclarationError> {
             = one.0.compare(&other.0).is_gt();
         method "isLessThan"(one: Opaque<Quantity>, other: Opaque<Quantity>) -> CelBool
             = one.0.compare(&other.0).is_lt();
-        method "add"(one: Opaque<Quantity>, other: Opaque<Quantity>) -> Opaque = sum(&one.0, &other.0, 1)?;
+        method "add"(one: Opaque<Quantity>, other: Opaque<Quantity>) -> Opaque = one.0.add(&other.0, 1);
         method "add"(one: Opaque<Quantity>, int: CelInt) -> Opaque
-            = sum(&one.0, &Quantity::from_int(*int.inner()), 1)?;
-        method "sub"(one: Opaque<Quantity>, other: Opaque<Quantity>) -> Opaque = sum(&one.0, &other.0, -1)?;
+            = one.0.add(&Quantity::from_int(*int.inner()), 1);
+        method "sub"(one: Opaque<Quantity>, other: Opaque<Quantity>) -> Opaque = one.0.add(&other.0, -1);
         method "sub"(one: Opaque<Quantity>, int: CelInt) -> Opaque
-            = sum(&one.0, &Quantity::from_int(*int.inner()), -1)?;
+            = one.0.add(&Quantity::from_int(*int.inner()), -1);
     }
     Ok(())
-}
-
-fn sum(one: &Quantity, other: &Quantity, times: i128) -> Result<Quantity, ExecutionError> {
-    one.add(other, times).ok_or_else(|| error("the quantity has too many digits"))
 }
 
 /// A semantic version. Its build metadata does not count.

@@ -74,7 +74,7 @@ fn is_of_pods(resource: &str) -> bool {
 
 fn sum(one: Option<Quantity>, other: Option<Quantity>) -> Option<Quantity> {
     match (one, other) {
-        (Some(one), Some(other)) => one.add(&other, 1),
+        (Some(one), Some(other)) => Some(one.add(&other, 1)),
         (one, other) => one.or(other),
     }
 }
