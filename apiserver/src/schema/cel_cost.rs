@@ -60,8 +60,8 @@ const CONSTANT: [&str; 16] = [
 ];
 
 /// What stands before the name of a function: `optional.of`.
-pub(super) const NAMESPACES: [&str; 9] =
-    ["base64", "format", "ip", "jsonpatch", "math", "optional", "regex", "sets", "strings"];
+pub(super) const NAMESPACES: [&str; 10] =
+    ["base64", "format", "ip", "jsonpatch", "lists", "math", "optional", "regex", "sets", "strings"];
 
 /// Calls that compare values: only as much as the smaller one has.
 const COMPARISONS: [&str; 7] = [EQUALS, NOT_EQUALS, LESS, LESS_EQUALS, GREATER, GREATER_EQUALS, IN];

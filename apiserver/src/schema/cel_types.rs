@@ -103,7 +103,7 @@ impl<'s> Type<'s> {
         }
     }
 
-    /// Why an expression of this type cannot be one of the wanted types.
+    /// Whether an expression of this type cannot be of one of the wanted types.
     pub(super) fn is_none_of(&self, wanted: &[&str]) -> bool {
         self.is_certain() && !wanted.contains(&&*self.to_string())
     }
@@ -373,6 +373,8 @@ impl<'s> Checker<'_, 's> {
             Some((result @ ("bool" | "string" | "int" | "bytes"), _)) if namespace.is_some() => Named(result),
             Some((result, _)) if namespace.is_none() && !result.is_empty() => Named(result),
             Some(_) => Unknown,
+            // A macro of the library, such as `sortBy`.
+            None if name.starts_with('@') => Unknown,
             None => self.undeclared(id, name),
         }
     }

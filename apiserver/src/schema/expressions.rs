@@ -5,7 +5,7 @@
 //! validations: [{expression: "object.spec.replicas <= variables.limit"}]
 //! ```
 //!
-//! Their variables have no schemas, so their fields have any type. [`cel_types`] checks all else.
+//! Their variables have no schemas, so their fields have any type. [`cel_types`] checks names, functions, operators and results.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
