@@ -19,6 +19,7 @@ use crate::{
     kinds::{Kind, Part, field_checks::text, scale_of},
     records::{self, RequestRecord, WriteRecord},
     request::{Accept, Request, ResourcePath},
+    schema::decode,
     state::Server,
     status::{Cause, StatusError, details},
     storage::{Place, Storage, lock},
@@ -289,6 +290,7 @@ pub(crate) fn bind(
     place: &Place,
 ) -> Result<Answer, StatusError> {
     let binding = request.object("Binding", "Binding")?;
+    decode::check_types(&binding, "Binding").map_err(|why| StatusError::bad_request(&why))?;
     let dry_run = request.query.dry_run("CreateOptions")?;
     bind_pod(&mut server.storage_for(request), kind, place, &binding, dry_run)?;
     Ok(created())

@@ -17,7 +17,10 @@ use crate::{
     },
     status::StatusError,
     storage::{Place, Storage},
-    verbs::{store::store, write::check_version},
+    verbs::{
+        store::store,
+        write::{check_namespace, check_version},
+    },
 };
 
 /// Assigns a Pod to the node of a Binding.
@@ -32,6 +35,7 @@ pub(crate) fn bind(
     if text(&binding["metadata"]["name"]) != name {
         return Err(StatusError::bad_request("name in URL does not match name in Binding object"));
     }
+    check_namespace(binding, place.namespace())?;
     let mut errors = Vec::new();
     let of = text(&binding["target"]["kind"]);
     if !["", "Node"].contains(&of) {

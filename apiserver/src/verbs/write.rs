@@ -631,14 +631,20 @@ pub(crate) fn unregistered(kind: &str, api_version: &str) -> String {
     format!("no kind {kind:?} is registered for version {api_version:?}")
 }
 
-fn take_namespace(kind: &Kind, namespace: Option<&str>, object: &mut Value) -> Result<(), StatusError> {
-    let metadata = &mut object["metadata"];
-    let theirs = metadata["namespace"].as_str().unwrap_or_default();
-    let ours = namespace.unwrap_or_default();
-    if !theirs.is_empty() && theirs != ours {
+/// An error if an object is of another namespace than its path.
+pub(crate) fn check_namespace(object: &Value, namespace: Option<&str>) -> Result<(), StatusError> {
+    let theirs = text(&object["metadata"]["namespace"]);
+    if !theirs.is_empty() && theirs != namespace.unwrap_or_default() {
         let text = "the namespace of the provided object does not match the namespace sent on the request";
         return Err(StatusError::bad_request(text));
     }
+    Ok(())
+}
+
+fn take_namespace(kind: &Kind, namespace: Option<&str>, object: &mut Value) -> Result<(), StatusError> {
+    check_namespace(object, namespace)?;
+    let metadata = &mut object["metadata"];
+    let ours = namespace.unwrap_or_default();
     match (kind.namespaced, metadata.as_object_mut()) {
         (true, Some(metadata)) => metadata.insert("namespace".to_owned(), ours.into()),
         (false, Some(metadata)) => metadata.remove("namespace"),
