@@ -153,7 +153,7 @@ pub(super) fn validate(
     let Some(namespace) = storage.get(&namespace) else { return Ok(Vec::new()) };
     let policies = Policies::of(namespace);
     let check = |policy: Policy| policy.check(&template["metadata"], &template["spec"]);
-    if let Some(violation) = check(policies.enforce).filter(|_| is_pod) {
+    if is_pod && let Some(violation) = check(policies.enforce) {
         let why = violation.replacen("violate", "violates", 1);
         return Err(StatusError::forbidden(kind, text(&metadata["name"]), &why));
     }

@@ -153,7 +153,7 @@ fn array(inside: &str, all: &mut Vec<Step>) -> Option<()> {
     }
     all.push(Step::Slice(Slice {
         start,
-        end: end.map_or(Some(Some(start + 1)), number)?,
+        end: end.map_or(Some(Some(start.wrapping_add(1))), number)?,
         is_index: end.is_none(),
         step: number(step.unwrap_or_default())?,
     }));
@@ -337,6 +337,7 @@ mod tests {
             ".spec.ports[*].host",
             ".status.phase",
             ".spec.sizes[3]",
+            ".spec.sizes[9223372036854775807]",
             ".spec.sizes[-4]",
             ".spec.no.x",
             r#".spec.ports[?(@.port=="80")].port"#,
