@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::{
     Controllers, change, delete, kubelet, record,
-    rollout::{ROOM_PAUSE, claim, controlled, make_pod, name, pod_of, until_available},
+    rollout::{RETRY_PAUSE, claim, controlled, make_pod, name, pod_of, until_available},
     stateful_set::{REVISION_HASH, revision_of, revisions},
 };
 use crate::{
@@ -43,7 +43,7 @@ pub(crate) fn daemon_set(controllers: &mut Controllers, storage: &mut Storage, p
         pod["metadata"]["labels"]["pod-template-generation"] =
             set["metadata"]["generation"].to_string().into();
         if make_pod(storage, set, "daemonset-controller", pod).is_err() {
-            controllers.requeue(place, ROOM_PAUSE);
+            controllers.requeue(place, RETRY_PAUSE);
         }
     }
     let pods = controlled(storage, set, "pods");

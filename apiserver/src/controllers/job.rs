@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::{
     Controllers, change, delete, make, owners, record, record_warning,
     rollout::{
-        PODS_AT_ONCE, PODS_MAX, ROOM_PAUSE, Stored, claim, condition, controlled, count, is_ready, make_pod,
+        PODS_AT_ONCE, PODS_MAX, RETRY_PAUSE, Stored, claim, condition, controlled, count, is_ready, make_pod,
         name, owner_reference, pod_of, remove_condition, set_count,
     },
     uid,
@@ -250,14 +250,14 @@ fn manage(
     }
     let room = PODS_MAX.saturating_sub(storage.places("pods").len());
     if room < missing {
-        controllers.requeue(place, ROOM_PAUSE);
+        controllers.requeue(place, RETRY_PAUSE);
     }
     // Each new Pod queues the Job again.
     for _ in 0..missing.min(room).min(PODS_AT_ONCE) {
         let mut pod = pod_of(job, &job["spec"]["template"]);
         pod["metadata"]["finalizers"] = json!([TRACKING]);
         if make_pod(storage, job, "job-controller", pod).is_err() {
-            return controllers.requeue(place, ROOM_PAUSE);
+            return controllers.requeue(place, RETRY_PAUSE);
         }
     }
 }

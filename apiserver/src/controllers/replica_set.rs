@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::{
     Controllers, change, delete, record, record_warning,
     rollout::{
-        PODS_AT_ONCE, PODS_MAX, PODS_OF_SET_MAX, REPLICA_FAILURE, ROOM_PAUSE, Stored, claim, condition,
+        PODS_AT_ONCE, PODS_MAX, PODS_OF_SET_MAX, REPLICA_FAILURE, RETRY_PAUSE, Stored, claim, condition,
         controlled, count, is_ready, make_pod, name, pod_of, remove_condition, set_count, until_available,
     },
 };
@@ -63,7 +63,7 @@ fn fill(
     let full = if wanted > PODS_OF_SET_MAX {
         Some(format!("at most {PODS_OF_SET_MAX} Pods of a ReplicaSet run here"))
     } else if missing > room {
-        controllers.requeue(place, ROOM_PAUSE);
+        controllers.requeue(place, RETRY_PAUSE);
         Some(format!("at most {PODS_MAX} Pods of ReplicaSets run here"))
     } else {
         None
@@ -75,7 +75,7 @@ fn fill(
     for _ in 0..missing.min(room_here).min(PODS_AT_ONCE) {
         let pod = pod_of(set, &set["spec"]["template"]);
         if let Err(error) = make_pod(storage, set, component(set), pod) {
-            controllers.requeue(place, ROOM_PAUSE);
+            controllers.requeue(place, RETRY_PAUSE);
             return (!error.is_namespace_terminating()).then(|| error.message().to_owned());
         }
     }

@@ -49,8 +49,8 @@ pub(super) const PODS_AT_ONCE: usize = 10;
 pub(super) const PODS_OF_SET_MAX: usize = 1000;
 pub(super) const PODS_MAX: usize = 10_000;
 
-/// The pause before a ReplicaSet that exceeded this limit is reconciled again.
-pub(super) const ROOM_PAUSE: Duration = Duration::from_secs(10);
+/// The pause after a Pod that was refused. kube-controller-manager waits longer each time.
+pub(super) const RETRY_PAUSE: Duration = Duration::from_secs(10);
 
 /// An object and its place.
 pub(super) type Stored = (Place, Arc<Value>);
@@ -262,7 +262,7 @@ fn make_set(
         "spec": {"replicas": replicas, "minReadySeconds": spec["minReadySeconds"], "selector": selector, "template": template},
     });
     if let Err(error) = try_make(storage, "apps", "replicasets", place.namespace(), set) {
-        controllers.requeue(place, ROOM_PAUSE);
+        controllers.requeue(place, RETRY_PAUSE);
         return report_failure(storage, place, deployment, &set_name, &error);
     }
     if replicas > 0 {

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::{
     Controllers, change, delete, make, owners, record, record_warning,
     rollout::{
-        PODS_AT_ONCE, PODS_MAX, PODS_OF_SET_MAX, ROOM_PAUSE, Stored, claim, controlled, count, is_ready,
+        PODS_AT_ONCE, PODS_MAX, PODS_OF_SET_MAX, RETRY_PAUSE, Stored, claim, controlled, count, is_ready,
         letters, name, owner_reference, pod_of, set_count, until_available,
     },
     try_make, uid,
@@ -233,7 +233,7 @@ fn make_pod(
     ordinal: i64,
 ) {
     if storage.places("pods").len() >= PODS_MAX {
-        return controllers.requeue(place, ROOM_PAUSE);
+        return controllers.requeue(place, RETRY_PAUSE);
     }
     let pod_name = format!("{}-{ordinal}", name(set));
     if claims(set, ordinal).any(|(_, claim)| is_leaving(storage, place, set, &claim, &pod_name)) {
@@ -242,7 +242,7 @@ fn make_pod(
     let what = format!("Pod {pod_name} in StatefulSet {}", name(set));
     if let Err(why) = make_claims(storage, set, ordinal) {
         record_failure(storage, set, &what, &why);
-        return controllers.requeue(place, ROOM_PAUSE);
+        return controllers.requeue(place, RETRY_PAUSE);
     }
     let rolling = &set["spec"]["updateStrategy"]["rollingUpdate"];
     let kept = match rolling["partition"].as_i64() {
@@ -278,7 +278,7 @@ fn make_pod(
             record(storage, set, CONTROLLER, "SuccessfulCreate", &format!("Create {what} successful"));
         }
         Err(error) => {
-            controllers.requeue(place, ROOM_PAUSE);
+            controllers.requeue(place, RETRY_PAUSE);
             record_failure(storage, set, &what, error.message());
         }
     }

@@ -56,7 +56,7 @@ const CHECKS: [(&str, &[&str]); 37] = [
     ("shutdown", READY),
 ];
 
-/// `None` if the path is not that of a health check.
+/// `None` if no health check has this path.
 pub(crate) fn answer(request: &Request) -> Option<Answer> {
     let path = request.path.strip_prefix('/')?;
     let (endpoint, check) =
