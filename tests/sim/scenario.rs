@@ -483,8 +483,11 @@ impl Scenario {
         let mut crd = self.operator.definition();
         if self.is_loose && self.operator != Operator::Copyrator {
             for version in crd["spec"]["versions"].as_array_mut().unwrap() {
-                version["schema"]["openAPIV3Schema"]["properties"]["spec"] =
+                let schema = &mut version["schema"]["openAPIV3Schema"];
+                schema["properties"]["spec"] =
                     json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+                // A rule cannot name a field that the schema does not have.
+                schema.as_object_mut().unwrap().remove("x-kubernetes-validations");
             }
         }
         install(&self.network, &crd).await;
