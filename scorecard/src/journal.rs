@@ -19,6 +19,8 @@ tokio::task_local! {
 pub(super) struct Asked {
     pub(super) method: String,
     pub(super) path: String,
+    /// The name in a field selector, which `resourceNames` of a Role may allow alone. Empty: none.
+    pub(super) selected: String,
     pub(super) is_watch: bool,
     /// For a PATCH: a server-side apply without an object.
     pub(super) has_created: bool,
@@ -29,10 +31,18 @@ impl Asked {
         Asked {
             method: request.method.clone(),
             path: request.path.clone(),
+            selected: selected(&request.query),
             is_watch: ["watch=1", "watch=true"].iter().any(|flag| request.query.contains(flag)),
             has_created: request.status == 201,
         }
     }
+}
+
+/// `a` in `watch=1&fieldSelector=metadata.name%3Da`.
+fn selected(query: &str) -> String {
+    let selector = query.split('&').find_map(|pair| pair.strip_prefix("fieldSelector=metadata.name"));
+    let name = selector.and_then(|rest| ["%3D", "%3d", "="].iter().find_map(|sign| rest.strip_prefix(sign)));
+    name.unwrap_or_default().to_owned()
 }
 
 /// The record of a run.

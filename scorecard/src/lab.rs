@@ -417,15 +417,19 @@ impl<'a> Lab<'a> {
         Ok(())
     }
 
-    /// Creates a copy of each custom resource in the same namespace, under another name and without labels, by which something may select it.
-    /// Returns those that the server accepts.
+    /// Creates a copy of each custom resource in the same namespace, under another name and without labels, by which something may select it. Where
+    /// its spec names a child, the copy names another one. Returns those that the server accepts.
     pub(super) async fn create_seconds(&self) -> Vec<Value> {
         let mut seconds = Vec::new();
+        let children = self.children();
+        let names: Vec<&str> =
+            children.iter().filter_map(|child| child.object["metadata"]["name"].as_str()).collect();
         for sample in self.custom_samples() {
             let mut second = sample.clone();
             let name = sample["metadata"]["name"].as_str().unwrap_or_default();
             second["metadata"]["name"] = format!("{name}-scorecard").into();
             second["metadata"]["labels"] = Value::Null;
+            rename(&mut second["spec"], &names);
             if self.create(&second, "--sample").await.is_ok() {
                 seconds.push(second);
             }
@@ -631,7 +635,7 @@ impl<'a> Lab<'a> {
     }
 
     /// An object of a file, as it is now.
-    fn stored(&self, object: &Value) -> Option<Arc<Value>> {
+    pub(super) fn stored(&self, object: &Value) -> Option<Arc<Value>> {
         let (resource, key) = self.place_of(object)?;
         self.server.object(&resource, &key)
     }
@@ -956,7 +960,8 @@ impl<'a> Lab<'a> {
         let mut counts: BTreeMap<String, u32> = BTreeMap::new();
         for request in self.server.requests().iter().skip(since) {
             if request.status == status && Lab::is_of_operator(&request.user) {
-                *counts.entry(format!("{} {}", request.method, request.path)).or_default() += 1;
+                let path = format!("{} {} {}", request.method, request.path, request.name);
+                *counts.entry(path.trim_end().to_owned()).or_default() += 1;
             }
         }
         let (path, count) = counts.into_iter().max_by_key(|(_, count)| *count)?;
@@ -1044,6 +1049,16 @@ pub(super) fn remove_left_behind() {
         if lock.is_some_and(|lock| lock.is_ok_and(|lock| lock.try_lock().is_ok())) {
             let _ = fs::remove_dir_all(entry.path());
         }
+    }
+}
+
+/// Gives each text that is one of the names another one.
+fn rename(value: &mut Value, names: &[&str]) {
+    match value {
+        Value::String(text) if names.contains(&&**text) => *text += "-scorecard",
+        Value::Array(items) => items.iter_mut().for_each(|item| rename(item, names)),
+        Value::Object(fields) => fields.values_mut().for_each(|field| rename(field, names)),
+        Value::String(_) | Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
 }
 

@@ -74,10 +74,10 @@ impl Process {
         let _ = self.child.kill().await;
     }
 
-    /// Whether all its threads, and all threads of the processes that it has started, sleep. `false` if unknown.
+    /// Whether no thread of it, or of the processes that it has started, runs or waits for a CPU or a disk. `false` if unknown.
     pub(super) fn sleeps(&self) -> bool {
         let threads = self.threads();
-        threads.is_some_and(|threads| threads.iter().all(|thread| thread.starts_with('S')))
+        threads.is_some_and(|threads| threads.iter().all(|thread| !thread.starts_with(['R', 'D'])))
     }
 
     /// The CPU time of all its threads, and of all threads of the processes that it has started. Zero if unknown.

@@ -152,12 +152,13 @@ async fn extras<'a>(reference: &Reference<'a>, lab: &Lab<'a>) -> Vec<Extra> {
         add("smallest".to_owned(), "with the required fields alone".to_owned(), "scorecard-smallest", &least);
         let long = "a".repeat(NAME_CHARS_MAX);
         add("long-name".to_owned(), "with a name of 63 characters".to_owned(), &long, sample);
-        let mut omissions = trial::trials(reference, lab, Intent::Omission).await;
-        omissions.retain(|omission| std::ptr::eq(omission.sample, sample));
-        for (index, Trial { change, .. }) in omissions.iter().enumerate() {
-            let (name, path) = (format!("scorecard-without-{index}"), &change.path);
-            add(format!("without{path}"), format!("without {path}"), &name, &change.applied(sample));
-        }
+    }
+    let omissions = trial::trials(reference, lab, Intent::Omission).await;
+    for (index, Trial { sample, change, .. }) in omissions.iter().enumerate() {
+        let (kind, path) = (sample["kind"].as_str().unwrap_or_default(), &change.path);
+        let object = renamed(&change.applied(sample), &format!("scorecard-without-{index}"));
+        let (name, what) = (format!("{kind}/without{path}"), format!("{kind} without {path}"));
+        extras.push(Extra { name, what, object });
     }
     let mut accepted = Vec::new();
     for extra in extras {

@@ -123,27 +123,32 @@ fn all<'r, 'a>(reference: &Reference<'_>, trials: &'r [Trial<'a>]) -> Vec<Sequen
 /// The verdict of the shortest part of a sequence that fails.
 async fn shortened(reference: &Reference<'_>, sequence: &Sequence<'_, '_>) -> Result<Verdict, CannotJudge> {
     let mut shortest = sequence.clone();
-    let mut verdict = run(reference, sequence, Pace::AtOnce).await?;
+    let mut verdict = run(reference, sequence, Wait::AtOnce).await?;
     if verdict.result != Outcome::Fail {
         return Ok(verdict);
     }
     for shorter in sequence.shorter() {
-        let of_shorter = run(reference, &shorter, Pace::AtOnce).await?;
+        let of_shorter = run(reference, &shorter, Wait::AtOnce).await?;
         if of_shorter.result == Outcome::Fail {
             (shortest, verdict) = (shorter, of_shorter);
             break;
         }
     }
-    if run(reference, &shortest, Pace::Settled).await?.result == Outcome::Fail {
+    if run(reference, &shortest, Wait::Settled).await?.result == Outcome::Fail {
         let why = "fails with a wait as well: see applies-spec-changes and deletes-cleanly";
         return Ok(Verdict::new(Outcome::Skip, format!("{} {why}", shortest.name())));
+    }
+    // On a busy machine, what was expected may have been looked at too early.
+    if run(reference, &shortest, Wait::AtOnce).await?.result != Outcome::Fail {
+        let reason = format!("{} (in one of two runs)", verdict.reason);
+        return Ok(Verdict { result: Outcome::Warn, reason, ..verdict });
     }
     Ok(verdict)
 }
 
 /// What comes before the next step.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Pace {
+enum Wait {
     /// Nothing, or before the end, the first write of the operator.
     AtOnce,
     /// The operator settles.
@@ -153,13 +158,18 @@ enum Pace {
 async fn run(
     reference: &Reference<'_>,
     sequence: &Sequence<'_, '_>,
-    pace: Pace,
+    wait: Wait,
 ) -> Result<Verdict, CannotJudge> {
+    // Not beside the judged run: the operator may be one that cannot run twice.
+    let expected = match sequence.end {
+        End::Stay => from_nothing(reference, &sequence.changes).await?,
+        End::Back | End::Deletion => None,
+    };
     let mut lab = reference.settled().await?;
     let (before, mask) = (lab.server.version(), trial::mask(reference, &lab));
     for change in &sequence.changes {
         change.apply(&lab).await;
-        if pace == Pace::Settled {
+        if wait == Wait::Settled {
             lab.settle().await?;
         }
     }
@@ -168,12 +178,13 @@ async fn run(
     }
     let verdict = match sequence.end {
         End::Stay => {
-            let specs = specs(&lab).await;
-            match from_nothing(reference, &specs).await? {
-                Some(state) if trial::refusal(&lab, before).is_none() => {
-                    lab.judge(&state, &mask, &sequence.what()).await?
-                }
-                Some(_) | None => Verdict::new(Outcome::Skip, "the operator refuses these changes"),
+            let verdict = match &expected {
+                Some(state) => lab.judge(state, &mask, &sequence.what()).await?,
+                None => Verdict::new(Outcome::Skip, "the operator refuses these changes"),
+            };
+            match trial::refusal(&lab, before) {
+                Some(_) => Verdict::new(Outcome::Skip, "the operator refuses these changes"),
+                None => verdict,
             }
         }
         End::Back => {
@@ -211,12 +222,21 @@ async fn specs(lab: &Lab<'_>) -> Vec<Value> {
     specs
 }
 
-/// The state that the operator gets to when the custom resources have these specs from the beginning. `None`: it refuses them, or the samples do not go
-/// away.
-async fn from_nothing(reference: &Reference<'_>, specs: &[Value]) -> Result<Option<Snapshot>, CannotJudge> {
+/// The state that the operator gets to when the custom resources have these changes from the beginning. `None`: it refuses them, or the samples do not
+/// go away.
+async fn from_nothing(
+    reference: &Reference<'_>,
+    changes: &[&Trial<'_>],
+) -> Result<Option<Snapshot>, CannotJudge> {
     let mut lab = reference.settled().await?;
     let since = lab.server.version();
-    if !trial::replace(&mut lab, specs).await? {
+    for change in changes {
+        change.apply(&lab).await;
+    }
+    let specs = specs(&lab).await;
+    lab.settle().await?;
+    if !trial::replace(&mut lab, &specs).await? {
+        lab.end().await;
         return Ok(None);
     }
     lab.until_work_since(lab.server.version()).await;

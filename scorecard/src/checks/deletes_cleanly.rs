@@ -74,6 +74,7 @@ async fn deleted<'a>(reference: &Reference<'a>) -> Result<Deleted<'a>, CannotJud
     let mut lab = reference.lab().await?;
     lab.connected().await?;
     lab.create_samples().await?;
+    lab.until_work_since(lab.version).await;
     lab.settle().await?;
     let settled = lab.server.version();
     lab.delete_samples("Background").await;

@@ -43,10 +43,17 @@ pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict
     lab.settle().await?;
     let mask = trial::mask(reference, &lab);
     for trial in trial::trials(reference, &lab, Intent::Change).await.iter().take(CHANGES_MAX) {
+        let since = lab.server.version();
         let Some(expected) = trial.create_anew(&mut lab).await? else { return Ok(trial::stays()) };
+        let is_refused = trial::refusal(&lab, since).is_some();
         let samples: Vec<_> = lab.custom_samples().cloned().collect();
-        trial::replace(&mut lab, &samples).await?;
+        if !trial::replace(&mut lab, &samples).await? {
+            return Ok(trial::stays());
+        }
         lab.settle().await?;
+        if is_refused {
+            continue;
+        }
         if reference.state.differences(&expected, &mask).iter().all(|one| lab.is_of_sample(&one.object)) {
             continue;
         }

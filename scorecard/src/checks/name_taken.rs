@@ -89,6 +89,7 @@ async fn run(reference: &Reference<'_>, taken: &Taken<'_>) -> Result<Verdict, Ca
     }
     let before = lab.server.version();
     lab.create_samples().await?;
+    lab.until_work_since(before).await;
     lab.settle_fully().await?;
     let mut writes = lab.server.writes_since(before);
     writes.retain(Lab::is_operators);

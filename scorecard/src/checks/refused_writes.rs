@@ -1,4 +1,4 @@
-//! Each write of the operator once gets a 500. It must be tried again, without an event that asks for it.
+//! Writes of the operator once get a 500. It must be tried again, without an event that asks for it.
 //!
 //! Of a child, the write is refused when it has been deleted or changed: no other write follows, whose event would wake the operator. Other
 //! writes, such as of the status, are refused in a run of their own; at last, those of the deletion.
@@ -11,18 +11,23 @@ use serde_json::json;
 
 use super::{
     super::{
+        fault_choice::FaultChoice,
         lab::Lab,
-        reference::{Reference, Trigger},
+        reference::Reference,
         report::{Outcome, Verdict},
-        settings::{CannotJudge, Extent},
+        settings::CannotJudge,
     },
     conflicts, repairs_drift,
 };
 
-/// Most runs with a refused write, unless [`Extent::Faults`] asks for all. Each costs a start.
+const NAME: &str = "refused-writes";
+
+/// Most runs with a refused write without `--all`. Each costs a start.
 const RUNS_MAX: usize = 12;
 
 pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
+    // Not beside a lab: the operator may be one that cannot run twice.
+    reference.repaired().await?;
     let mut refused = Vec::new();
     let mut lab = reference.settled().await?;
     if let Some(failure) = repairs(reference, &mut lab, &mut refused).await? {
@@ -33,9 +38,8 @@ pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict
     }
     lab.end().await;
     let others = reference.triggers.iter().filter(|trigger| !refused.contains(&trigger.name));
-    let others: Vec<&Trigger> = others.collect();
-    let most = if reference.scorecard.extent == Extent::Faults { others.len() } else { RUNS_MAX };
-    for trigger in others.iter().take(most) {
+    let choice = FaultChoice::of(reference.scorecard, NAME, RUNS_MAX, others.collect(), |other| &other.name);
+    for trigger in &choice.tried {
         let mut lab = reference.with_fault(trigger, internal_error()).await?;
         let failure = judged(reference, &mut lab, &trigger.name, 0, &mut refused).await?;
         lab.end().await;
@@ -46,9 +50,7 @@ pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict
     if refused.is_empty() {
         return Ok(Verdict::new(Outcome::Skip, "none of the writes of the runs without a fault came again"));
     }
-    let left = others.len().saturating_sub(most);
-    let left = if left > 0 { format!("; {left} were not refused") } else { String::new() };
-    Ok(Verdict::pass(format!("{} refused writes were tried again{left}", refused.len())))
+    Ok(choice.complete(Verdict::pass(format!("{} refused writes were tried again", refused.len()))))
 }
 
 /// Refuses the repairs of the children that the operator repairs.
@@ -85,7 +87,7 @@ async fn repairs(
     Ok(None)
 }
 
-/// Deletes the samples. The first write of each kind that the operator then sends is refused.
+/// Deletes the samples. The first POST, PUT, PATCH and DELETE that the operator then sends are refused.
 async fn deletion(lab: &mut Lab<'_>, refused: &mut Vec<String>) -> Result<Option<Verdict>, CannotJudge> {
     ["POST", "PUT", "PATCH", "DELETE"].iter().for_each(|method| refuse(lab, method, ""));
     let before = count(lab);
@@ -104,7 +106,7 @@ async fn deletion(lab: &mut Lab<'_>, refused: &mut Vec<String>) -> Result<Option
     }))
 }
 
-/// Waits until the state is as before, and notes whether more writes than before were refused. What only another change repairs is a failure: nobody makes one.
+/// Waits until the state is as before, and notes whether more writes than before were refused.
 async fn judged(
     reference: &Reference<'_>,
     lab: &mut Lab<'_>,
@@ -120,8 +122,7 @@ async fn judged(
         return Ok(None);
     }
     refused.push(name.to_owned());
-    let is_found = verdict.result == Outcome::Fail || !verdict.evidence.is_empty();
-    Ok(is_found.then_some(Verdict { result: Outcome::Fail, ..verdict }))
+    Ok((verdict.result == Outcome::Fail).then_some(verdict))
 }
 
 fn refuse(lab: &Lab<'_>, method: &str, path: &str) {

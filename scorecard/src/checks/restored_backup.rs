@@ -37,6 +37,11 @@ pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict
         lab.end().await;
         return Ok(verdict);
     }
+    if reference.state.differences(&lab.snapshot(), &reference.mask).is_empty() {
+        // Another change has repaired it.
+        lab.end().await;
+        return Ok(Verdict { result: Outcome::Warn, ..verdict });
+    }
     lab.kill().await;
     lab.start()?;
     lab.connected().await?;

@@ -124,7 +124,7 @@ fn attributes(asked: &Asked) -> Vec<Value> {
             ("delete", None) => "deletecollection",
             (verb, _) => verb,
         };
-        json!({"verb": verb, "group": group, "resource": resource, "name": name.unwrap_or(&""),
+        json!({"verb": verb, "group": group, "resource": resource, "name": name.copied().unwrap_or(&asked.selected),
             "subresource": subresource.unwrap_or(&"")})
     };
     verbs(asked).into_iter().map(of_verb).collect()

@@ -252,10 +252,20 @@ async fn an_operator_that_cannot_run_twice_runs_alone() {
     let dir = tempfile::tempdir().unwrap();
     let mut command = command("");
     command.insert(1, format!("LOCK={}", dir.path().join("lock").display()));
-    let only = ["quiet", "deletes-cleanly", "crash-between-writes", "accepts-valid-objects"]
-        .map(str::to_owned)
-        .into();
-    let report = scorecard::run(&Scorecard { only, ..settings(command) }, |_| {}).await.unwrap();
+    let only = [
+        "quiet",
+        "deletes-cleanly",
+        "crash-between-writes",
+        "accepts-valid-objects",
+        "honest-status",
+        "refused-writes",
+        "changes-in-a-row",
+        "follows-inputs",
+    ];
+    let only = only.map(str::to_owned).into();
+    let scorecard =
+        Scorecard { only, samples: larger_samples(), extent: Extent::Checks, ..settings(command) };
+    let report = scorecard::run(&scorecard, |_| {}).await.unwrap();
     assert_eq!(found(&report), Vec::<String>::new());
 }
 
@@ -417,6 +427,8 @@ async fn an_operator_that_needs_other_objects_and_shrinks_passes_all_checks() {
     let scorecard = Scorecard { samples: larger_samples(), ..settings(command("")) };
     let report = scorecard::run(&scorecard, |check| println!("{check}")).await.unwrap();
     assert_eq!(found(&report), Vec::<String>::new());
+    let followed = report.checks.iter().find(|check| check.name == "follows-inputs").unwrap();
+    assert_eq!(followed.verdict.result, Outcome::Pass);
 }
 
 #[tokio::test]
