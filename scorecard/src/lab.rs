@@ -60,7 +60,7 @@ const RETRIES_MAX: f64 = 15.0;
 /// Those that it may send in each second as well, when its pauses no longer grow.
 const RETRIES_PER_SEC_MAX: f64 = 2.0;
 
-/// Answers that the operator may wait for until it writes: of a reconcile whose requests are sent one after the other. Of more, nobody waits for all.
+/// Answers that the operator may wait for until it writes: of a reconcile whose requests are sent one after the other. More are not waited for.
 const REQUESTS_MAX: u32 = 30;
 
 /// How often an operator that has ended is started again in a run.

@@ -188,10 +188,10 @@ struct Chosen<K> {
 fn choose<K: Copyable>(mut sources: Vec<Found<K>>, pass: &mut Pass) -> Chosen<K> {
     let mut chosen = Chosen { oldest: BTreeMap::new(), places: HashSet::new() };
     // A copy of any rule is never a source, whatever the selector selects.
-    let is_copied = |source: &Arc<K>| {
+    let is_source = |source: &Arc<K>| {
         !is_bound_to_its_namespace(&**source) && source.metadata().labels.get(LABEL).is_none()
     };
-    sources.retain(|source| source.readable().is_none_or(is_copied));
+    sources.retain(|source| source.readable().is_none_or(is_source));
     // The oldest first.
     sources.sort_by_key(|source| (source.metadata().creation_timestamp, source.metadata().key()));
     for source in sources {

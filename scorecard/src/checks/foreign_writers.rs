@@ -76,7 +76,7 @@ async fn neighbours(lab: &Lab<'_>, children: &[Dependent]) -> Vec<(String, Value
     neighbours
 }
 
-/// Creates an object beside a child, without its labels and its owner: its path, and what is stored. `None`: of a kind that does more than to be there.
+/// Creates an object beside a child, without its labels and its owner: its path, and what is stored. `None`: objects of its kind have effects.
 async fn neighbour(lab: &Lab<'_>, child: &Dependent) -> Option<(String, Value)> {
     let content = match &*child.kind {
         "ConfigMap" | "Secret" => json!({"data": child.object["data"]}),

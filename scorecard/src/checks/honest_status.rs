@@ -149,7 +149,7 @@ async fn ready_without_pods(reference: &Reference<'_>) -> Result<Option<String>,
     Ok(ready.into_iter().next())
 }
 
-/// The custom resources that say `Ready` or `Available`, and own workloads, all of which `are` so.
+/// The custom resources that say `Ready` or `Available`, and own workloads, for all of which `are` holds.
 fn ready(lab: &Lab<'_>, are: fn(&Value) -> bool) -> Vec<String> {
     let (writes, children) = (lab.work_since(lab.version), lab.children());
     let mut ready = Vec::new();
