@@ -460,8 +460,13 @@ impl Stage {
         let applied =
             self.send(Request::get(path).sends(Method::PATCH, "application/apply-patch+yaml", body)).await?;
         say!("  {}", applied["data"]);
-        for entry in applied["metadata"]["managedFields"].as_array().into_iter().flatten() {
-            say!("  {} owns {}", text(&entry["manager"]), entry["fieldsV1"]["f:data"]);
+        // The server sorts them by the second of their last change.
+        let entries = applied["metadata"]["managedFields"].as_array().into_iter().flatten();
+        let mut entries: Vec<(&str, &Value)> =
+            entries.map(|entry| (text(&entry["manager"]), &entry["fieldsV1"]["f:data"])).collect();
+        entries.sort_by_key(|(manager, _)| *manager);
+        for (manager, data) in entries {
+            say!("  {manager} owns {data}");
         }
         Ok(applied)
     }
