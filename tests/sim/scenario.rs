@@ -62,8 +62,9 @@ const DATABASE_REQUESTS_PER_MINUTE_MAX: usize = 350;
 /// Most requests in a quiet minute: a name that is taken is tried again every 45 s, with two requests, and three
 /// watches end every few minutes.
 const QUIET_REQUESTS_PER_MINUTE_MAX: usize = 24;
-/// The same for Databases, with ten watches, and five children whose names may be taken: two looks at them with eleven requests each.
-const DATABASE_QUIET_REQUESTS_PER_MINUTE_MAX: usize = 2 * 11 + 10;
+/// The same for Databases, with ten watches, and five children whose names may be taken: two looks at them with eleven requests each, for
+/// three Databases.
+const DATABASE_QUIET_REQUESTS_PER_MINUTE_MAX: usize = 3 * 2 * 11 + 10;
 
 /// Waited twice before a restore: until every watch is open again after its backoff, and then until each has received a
 /// BOOKMARK.
