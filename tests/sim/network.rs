@@ -559,6 +559,7 @@ impl Network {
             return;
         }
         loop {
+            let began = Instant::now();
             let frame = tokio::select! {
                 biased;
                 () = sender.closed() => return,
@@ -569,7 +570,10 @@ impl Network {
                 }),
             };
             let Some(frame) = frame else { return };
-            sleep(self.way()).await;
+            // Pieces that are there at once are under way together: most of them have no latency of their own.
+            if began.elapsed() > Duration::ZERO || self.state().random.u8(..16) == 0 {
+                sleep(self.way()).await;
+            }
             let is_end = frame.is_err();
             if sender.send(frame).await.is_err() || is_end {
                 return;
