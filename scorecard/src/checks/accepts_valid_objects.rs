@@ -6,18 +6,15 @@
 use http::Method;
 use serde_json::Value;
 
-use super::{
-    super::{
-        fault_choice::FaultChoice,
-        lab::Lab,
-        reference::Reference,
-        report::{Outcome, Verdict},
-        settings::CannotJudge,
-        spec_changes::{Intent, smallest},
-        trial::{self, Trial},
-    },
-    failure,
-    honest_status::name_of,
+use super::{failure, honest_status::name_of};
+use crate::{
+    fault_choice::FaultChoice,
+    lab::Lab,
+    reference::Reference,
+    report::{Outcome, Verdict},
+    settings::CannotJudge,
+    spec_changes::{Intent, smallest},
+    trial::{self, Trial},
 };
 
 pub(super) const NAME: &str = "accepts-valid-objects";
@@ -28,7 +25,7 @@ const OBJECTS_MAX: usize = 8;
 /// The longest name of a Service, and value of a label.
 const NAME_CHARS_MAX: usize = 63;
 
-pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
+pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
     let children = reference.repaired().await?;
     let mut lab = reference.settled().await?;
     let extras = extras(reference, &lab).await;

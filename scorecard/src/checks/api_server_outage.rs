@@ -7,14 +7,12 @@ use std::{collections::BTreeSet, time::Duration};
 use listwatch_apiserver::Fault;
 use tokio::time::Instant;
 
-use super::{
-    super::{
-        lab::Lab,
-        reference::Reference,
-        report::{Outcome, Verdict},
-        settings::CannotJudge,
-    },
-    no_children,
+use super::no_children;
+use crate::{
+    lab::Lab,
+    reference::Reference,
+    report::{Outcome, Verdict},
+    settings::CannotJudge,
 };
 
 /// The shortest outage. A client that tries again after 20 ms, and doubles its pause, sends eight requests.
@@ -23,7 +21,7 @@ const OUTAGE: Duration = Duration::from_secs(3);
 /// Requests that must fail before the outage ends.
 const FAILURES: usize = 5;
 
-pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
+pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
     let children = reference.repaired().await?;
     if children.is_empty() {
         return Ok(no_children());

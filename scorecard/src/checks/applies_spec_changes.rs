@@ -3,18 +3,16 @@
 //!
 //! It would have found OT-CONTAINER-KIT/redis-operator#290: a change of `resources` is ignored.
 
-use super::{
-    super::{
-        fault_choice::FaultChoice,
-        lab::Lab,
-        reference::Reference,
-        report::{Outcome, Verdict},
-        settings::CannotJudge,
-        snapshot::{Mask, Snapshot},
-        spec_changes::Intent,
-        trial::{self, Trial},
-    },
-    failure,
+use super::failure;
+use crate::{
+    fault_choice::FaultChoice,
+    lab::Lab,
+    reference::Reference,
+    report::{Outcome, Verdict},
+    settings::CannotJudge,
+    snapshot::{Mask, Snapshot},
+    spec_changes::Intent,
+    trial::{self, Trial},
 };
 
 pub(super) const NAME: &str = "applies-spec-changes";
@@ -29,7 +27,7 @@ enum Expected {
     Refused,
 }
 
-pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
+pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
     let mut lab = reference.settled().await?;
     let trials = trial::trials(reference, &lab, Intent::Change).await;
     let choice = FaultChoice::of(reference.scorecard, NAME, CHANGES_MAX, trials, |trial| &trial.name);

@@ -7,18 +7,16 @@
 use http::Method;
 use serde_json::Value;
 
-use super::{
-    super::{
-        fault_choice::FaultChoice,
-        lab::Lab,
-        reference::Reference,
-        report::{Outcome, Verdict},
-        settings::CannotJudge,
-        snapshot::Snapshot,
-        spec_changes::Intent,
-        trial::{self, Trial},
-    },
-    worst,
+use super::worst;
+use crate::{
+    fault_choice::FaultChoice,
+    lab::Lab,
+    reference::Reference,
+    report::{Outcome, Verdict},
+    settings::CannotJudge,
+    snapshot::Snapshot,
+    spec_changes::Intent,
+    trial::{self, Trial},
 };
 
 pub(super) const NAME: &str = "changes-in-a-row";
@@ -79,7 +77,7 @@ impl<'r, 'a> Sequence<'r, 'a> {
     }
 }
 
-pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
+pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
     let lab = reference.settled().await?;
     let trials = trial::trials(reference, &lab, Intent::Change).await;
     reference.give_back(lab).await;

@@ -3,16 +3,14 @@
 //!
 //! It would have found pingcap/tidb-operator#4946: an affinity that cannot be met, reverted, and still stuck.
 
-use super::{
-    super::{
-        fault_choice::FaultChoice,
-        reference::Reference,
-        report::{Outcome, Verdict},
-        settings::CannotJudge,
-        spec_changes::Intent,
-        trial,
-    },
-    failure,
+use super::failure;
+use crate::{
+    fault_choice::FaultChoice,
+    reference::Reference,
+    report::{Outcome, Verdict},
+    settings::CannotJudge,
+    spec_changes::Intent,
+    trial,
 };
 
 pub(super) const NAME: &str = "comes-back";
@@ -20,7 +18,7 @@ pub(super) const NAME: &str = "comes-back";
 /// Most mistakes without `--all`.
 const MISTAKES_MAX: usize = 6;
 
-pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
+pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
     let mut lab = reference.settled().await?;
     let trials = trial::trials(reference, &lab, Intent::Mistake).await;
     let choice = FaultChoice::of(reference.scorecard, NAME, MISTAKES_MAX, trials, |trial| &trial.name);

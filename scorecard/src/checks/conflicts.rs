@@ -7,19 +7,17 @@ use http::Method;
 use listwatch_apiserver::{Fault, MEDDLED, MEDDLER, WriteRecord};
 use serde_json::{Value, json};
 
-use super::{
-    super::{
-        reference::Reference,
-        report::{Outcome, Verdict},
-        settings::CannotJudge,
-    },
-    failure, repairs_drift,
+use super::{failure, repairs_drift};
+use crate::{
+    reference::Reference,
+    report::{Outcome, Verdict},
+    settings::CannotJudge,
 };
 
 /// Updates in a row that come too late.
 const CONFLICTS: u64 = 3;
 
-pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
+pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
     let mut lab = reference.settled().await?;
     let (mut late, mut count) = (None, 0);
     for child in repairs_drift::children(reference, &lab) {

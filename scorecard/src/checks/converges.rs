@@ -4,12 +4,12 @@
 
 use std::collections::BTreeMap;
 
-use super::super::{reference::Reference, report::Verdict};
+use crate::{reference::Reference, report::Verdict};
 
 /// The problems that are shown.
 const PROBLEMS_MAX: usize = 5;
 
-pub(in super::super) fn check(reference: &Reference<'_>) -> Verdict {
+pub(crate) fn check(reference: &Reference<'_>) -> Verdict {
     if !reference.problems.is_empty() {
         let (shown, others) = reference.problems.split_at(reference.problems.len().min(PROBLEMS_MAX));
         let more = if others.is_empty() { String::new() } else { format!(", and {} more", others.len()) };

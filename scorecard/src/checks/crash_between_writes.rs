@@ -6,14 +6,12 @@
 //!
 //! It would have found rabbitmq/cluster-operator#782: died after it had deleted the StatefulSet, and never resized the claims.
 
-use super::{
-    super::{
-        fault_choice::FaultChoice,
-        reference::{Reference, Trigger},
-        report::{Outcome, Verdict},
-        settings::CannotJudge,
-    },
-    worst,
+use super::worst;
+use crate::{
+    fault_choice::FaultChoice,
+    reference::{Reference, Trigger},
+    report::{Outcome, Verdict},
+    settings::CannotJudge,
 };
 
 pub(super) const NAME: &str = "crash-between-writes";
@@ -51,7 +49,7 @@ impl Crash {
     }
 }
 
-pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
+pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
     let choice =
         FaultChoice::of(reference.scorecard, NAME, CRASHES_MAX, crashes(reference), |crash| &crash.name);
     if choice.tried.is_empty() {

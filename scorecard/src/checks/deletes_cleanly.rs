@@ -4,15 +4,13 @@
 //!
 //! It would have found zalando/postgres-operator#3162: Secrets that stay for ever.
 
-use super::{
-    super::{
-        fault_choice::FaultChoice,
-        lab::{ChildKey, Lab},
-        reference::{Reference, Trigger},
-        report::{Outcome, Verdict},
-        settings::CannotJudge,
-    },
-    worst,
+use super::worst;
+use crate::{
+    fault_choice::FaultChoice,
+    lab::{ChildKey, Lab},
+    reference::{Reference, Trigger},
+    report::{Outcome, Verdict},
+    settings::CannotJudge,
 };
 
 pub(super) const NAME: &str = "deletes-cleanly";
@@ -47,7 +45,7 @@ impl<'r> Deletion<'r> {
     }
 }
 
-pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
+pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
     let deleted = deleted(reference).await?;
     let all = all(reference, &deleted);
     let choice = FaultChoice::of(reference.scorecard, NAME, DELETIONS_MAX, all, |deletion| &deletion.name);

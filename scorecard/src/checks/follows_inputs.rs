@@ -6,21 +6,19 @@
 use http::Method;
 use serde_json::{Value, json};
 
-use super::{
-    super::{
-        reference::Reference,
-        report::{Outcome, Verdict},
-        settings::CannotJudge,
-        snapshot::Snapshot,
-        trial,
-    },
-    failure,
+use super::failure;
+use crate::{
+    reference::Reference,
+    report::{Outcome, Verdict},
+    settings::CannotJudge,
+    snapshot::Snapshot,
+    trial,
 };
 
 /// "other" in base64: valid in a ConfigMap and in a Secret.
 const CHANGED: &str = "b3RoZXI=";
 
-pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
+pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
     let lab = reference.settled().await?;
     // The namespace of a sample is not an input.
     let inputs: Vec<&Value> = lab.other_samples().filter(|input| input["kind"] != "Namespace").collect();

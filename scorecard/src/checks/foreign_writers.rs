@@ -6,7 +6,7 @@
 use http::Method;
 use serde_json::{Value, json};
 
-use super::super::{
+use crate::{
     lab::{Dependent, Lab},
     reference::Reference,
     report::{Outcome, Verdict},
@@ -15,7 +15,7 @@ use super::super::{
 
 const KEY: &str = "scorecard.listwatch/other";
 
-pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
+pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
     let mut lab = reference.settled().await?;
     let children = lab.children();
     let neighbours = neighbours(&lab, &children).await;

@@ -8,20 +8,18 @@ use std::time::Duration;
 
 use listwatch_apiserver::{Fault, WriteRecord};
 
-use super::{
-    super::{
-        lab::Lab,
-        reference::Reference,
-        report::{Outcome, Verdict},
-        settings::CannotJudge,
-    },
-    by_kind, failure, no_children,
+use super::{by_kind, failure, no_children};
+use crate::{
+    lab::Lab,
+    reference::Reference,
+    report::{Outcome, Verdict},
+    settings::CannotJudge,
 };
 
 /// How much later the second half of a list comes.
 const PAUSE: Duration = Duration::from_secs(2);
 
-pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
+pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
     let children = reference.repaired().await?;
     if children.is_empty() {
         return Ok(no_children());

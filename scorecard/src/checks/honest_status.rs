@@ -14,7 +14,7 @@ use http::Method;
 use listwatch_apiserver::{Fault, NODE, WriteRecord};
 use serde_json::{Value, json};
 
-use super::super::{
+use crate::{
     fault_choice::FaultChoice,
     lab::{Dependent, Lab},
     reference::Reference,
@@ -29,7 +29,7 @@ pub(super) const NAME: &str = "honest-status";
 /// Most changes without `--all`.
 const CHANGES_MAX: usize = 3;
 
-pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
+pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
     // Not beside a lab: the operator may be one that cannot run twice.
     reference.repaired().await?;
     if let Some(problem) = ready_without_pods(reference).await? {

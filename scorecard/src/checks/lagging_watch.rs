@@ -7,19 +7,17 @@ use std::collections::BTreeSet;
 
 use listwatch_apiserver::Fault;
 
-use super::{
-    super::{
-        reference::{Reference, Trigger},
-        report::{Outcome, Verdict},
-        settings::CannotJudge,
-    },
-    failure,
+use super::failure;
+use crate::{
+    reference::{Reference, Trigger},
+    report::{Outcome, Verdict},
+    settings::CannotJudge,
 };
 
 /// Most kinds: each costs a run.
 const KINDS_MAX: usize = 4;
 
-pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
+pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
     let creates = reference.triggers.iter().filter(|trigger| trigger.is_create());
     let plurals: BTreeSet<&str> = creates.map(Trigger::plural).collect();
     let plurals: Vec<&str> = plurals.into_iter().take(KINDS_MAX).collect();

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use http::Method;
 use serde_json::json;
 
-use super::super::{
+use crate::{
     lab::Lab,
     reference::{Reference, Trigger},
     report::{Outcome, Verdict},
@@ -23,7 +23,7 @@ const OBJECTS: usize = 600;
 /// Changes that are tried until one has an effect.
 const CHANGES_MAX: usize = 3;
 
-pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
+pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
     if !reference.reads_pages() {
         return Ok(Verdict::new(Outcome::Skip, "it asks for no pages: no list has a limit"));
     }

@@ -4,14 +4,12 @@
 
 use listwatch_apiserver::Fault;
 
-use super::{
-    super::{
-        fault_choice::FaultChoice,
-        reference::{Reference, Trigger},
-        report::{Outcome, Verdict},
-        settings::CannotJudge,
-    },
-    failure,
+use super::failure;
+use crate::{
+    fault_choice::FaultChoice,
+    reference::{Reference, Trigger},
+    report::{Outcome, Verdict},
+    settings::CannotJudge,
 };
 
 pub(super) const NAME: &str = "lost-answers";
@@ -19,7 +17,7 @@ pub(super) const NAME: &str = "lost-answers";
 /// Most creates whose answers are lost, without `--all`.
 const CREATES_MAX: usize = 12;
 
-pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
+pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
     let choice =
         FaultChoice::of(reference.scorecard, NAME, CREATES_MAX, creates(reference), |trigger| &trigger.name);
     if choice.tried.is_empty() {

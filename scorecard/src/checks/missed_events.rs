@@ -5,12 +5,10 @@
 
 use listwatch_apiserver::Fault;
 
-use super::{
-    super::{reference::Reference, report::Verdict, settings::CannotJudge},
-    by_kind, failure, no_children,
-};
+use super::{by_kind, failure, no_children};
+use crate::{reference::Reference, report::Verdict, settings::CannotJudge};
 
-pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
+pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
     let kinds = by_kind(reference.repaired().await?);
     if kinds.is_empty() {
         return Ok(no_children());

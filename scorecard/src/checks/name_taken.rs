@@ -7,16 +7,13 @@ use http::Method;
 use listwatch_apiserver::WriteRecord;
 use serde_json::{Value, json};
 
-use super::{
-    super::{
-        fault_choice::FaultChoice,
-        lab::Lab,
-        reference::{Reference, Trigger},
-        report::{Outcome, Verdict},
-        settings::CannotJudge,
-    },
-    honest_status::name_of,
-    worst,
+use super::{honest_status::name_of, worst};
+use crate::{
+    fault_choice::FaultChoice,
+    lab::Lab,
+    reference::{Reference, Trigger},
+    report::{Outcome, Verdict},
+    settings::CannotJudge,
 };
 
 pub(super) const NAME: &str = "name-taken";
@@ -44,7 +41,7 @@ struct Taken<'r> {
     controller: Option<bool>,
 }
 
-pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
+pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
     let all = all(reference);
     let choice = FaultChoice::of(reference.scorecard, NAME, RUNS_MAX, all, |taken| &taken.name);
     let runs = choice.tried.iter().map(|taken| run(reference, taken));

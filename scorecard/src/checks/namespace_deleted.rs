@@ -2,7 +2,7 @@
 //!
 //! It would have found Kuadrant/mcp-gateway#1512: the clean-up creates a Secret, which is refused, so the finalizer stays.
 
-use super::super::{
+use crate::{
     reference::Reference,
     report::{Outcome, Verdict},
     settings::CannotJudge,
@@ -11,7 +11,7 @@ use super::super::{
 /// Refused creates of one kind: some were under way, some came before the event of the deletion.
 const REFUSED_MAX: usize = 20;
 
-pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
+pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
     let mut lab = reference.settled().await?;
     if !lab.create_copies().await? {
         reference.give_back(lab).await;

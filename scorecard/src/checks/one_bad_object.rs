@@ -9,18 +9,18 @@ use std::time::Duration;
 use listwatch_apiserver::Fault;
 use tokio::time::Instant;
 
-use super::super::{
+use super::no_children;
+use crate::{
     lab::SECOND,
     reference::Reference,
     report::{Outcome, Verdict},
     settings::CannotJudge,
 };
-use super::no_children;
 
 /// How long the retries are counted. A queue that begins with 5 ms, and doubles its pause, sends ten requests.
 const RETRIES: Duration = Duration::from_secs(3);
 
-pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
+pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
     let children = reference.repaired().await?;
     if children.is_empty() {
         return Ok(no_children());

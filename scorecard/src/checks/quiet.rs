@@ -10,7 +10,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::super::{lab::Lab, reference::Reference, report::Verdict, settings::CannotJudge};
+use crate::{lab::Lab, reference::Reference, report::Verdict, settings::CannotJudge};
 
 /// Periods without a write that must follow each other. A busy machine gets as many attempts.
 const PERIODS: usize = 3;
@@ -27,7 +27,7 @@ const REQUESTS_PER_SEC_MAX: f64 = 10.0;
 /// The share of a CPU that is too much for a settled operator.
 const CPU_MAX: f64 = 0.2;
 
-pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
+pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
     if let Some((object, path)) = reference.loops.first() {
         let fields = reference.loops.iter().filter(|(of, _)| of == object).map(|(_, path)| path.as_str());
         let what = if path.is_empty() {

@@ -2,13 +2,13 @@
 //!
 //! It would have found banzaicloud/koperator#229: an owner of an earlier life, so the garbage collector deletes live objects.
 
-use super::super::{
+use crate::{
     reference::Reference,
     report::{Outcome, Verdict},
     settings::CannotJudge,
 };
 
-pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
+pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
     let mut lab = reference.settled().await?;
     lab.delete_samples("Background").await;
     if let Some(left) = lab.lasting(|lab| lab.samples_left()).await?.first() {

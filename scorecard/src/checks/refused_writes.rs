@@ -9,15 +9,13 @@ use http::Method;
 use listwatch_apiserver::{Fault, Planned};
 use serde_json::json;
 
-use super::{
-    super::{
-        fault_choice::FaultChoice,
-        lab::Lab,
-        reference::Reference,
-        report::{Outcome, Verdict},
-        settings::CannotJudge,
-    },
-    conflicts, repairs_drift,
+use super::{conflicts, repairs_drift};
+use crate::{
+    fault_choice::FaultChoice,
+    lab::Lab,
+    reference::Reference,
+    report::{Outcome, Verdict},
+    settings::CannotJudge,
 };
 
 const NAME: &str = "refused-writes";
@@ -25,7 +23,7 @@ const NAME: &str = "refused-writes";
 /// Most runs with a refused write without `--all`. Each costs a start.
 const RUNS_MAX: usize = 12;
 
-pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
+pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
     // Not beside a lab: the operator may be one that cannot run twice.
     reference.repaired().await?;
     let mut refused = Vec::new();

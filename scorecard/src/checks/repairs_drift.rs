@@ -6,14 +6,12 @@
 use http::Method;
 use serde_json::{Value, json};
 
-use super::{
-    super::{
-        lab::{Dependent, Lab},
-        reference::{NOT_REPAIRED, Reference},
-        report::{Outcome, Verdict},
-        settings::{CannotJudge, Scorecard},
-    },
-    failure,
+use super::failure;
+use crate::{
+    lab::{Dependent, Lab},
+    reference::{NOT_REPAIRED, Reference},
+    report::{Outcome, Verdict},
+    settings::{CannotJudge, Scorecard},
 };
 
 enum Action {
@@ -21,7 +19,7 @@ enum Action {
     Change,
 }
 
-pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
+pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
     let mut lab = reference.settled().await?;
     let count = children(reference, &lab).len();
     if count == 0 {

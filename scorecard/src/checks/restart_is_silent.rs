@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use super::super::{
+use crate::{
     lab::Lab, reference::Reference, report::Verdict, settings::CannotJudge, snapshot::normalised_in_order,
 };
 
@@ -15,7 +15,7 @@ const SILENT: usize = 7;
 /// Restarts that write until it counts as a failure: the first may finish what was not settled yet.
 const WRITING: usize = 2;
 
-pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
+pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
     let mut lab = reference.settled().await?;
     let (mut silent, mut writing, mut restarts) = (0, 0, 0);
     while silent < SILENT {

@@ -5,19 +5,17 @@
 
 use listwatch_apiserver::Fault;
 
-use super::{
-    super::{
-        reference::Reference,
-        report::{Outcome, Verdict},
-        settings::CannotJudge,
-    },
-    no_children,
+use super::no_children;
+use crate::{
+    reference::Reference,
+    report::{Outcome, Verdict},
+    settings::CannotJudge,
 };
 
 /// Changes of each object that the restore takes back: more than follow it.
 const CHANGES: usize = 20;
 
-pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
+pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
     let children = reference.repaired().await?;
     if children.is_empty() {
         return Ok(no_children());

@@ -3,15 +3,13 @@
 //!
 //! It finds two custom resources that fight over a child that both have, such as a ClusterRole whose name does not have their namespace in it.
 
-use super::{
-    super::{
-        lab::{ChildKey, Lab},
-        reference::Reference,
-        report::{Outcome, Verdict},
-        settings::CannotJudge,
-        trial,
-    },
-    quiet, worst,
+use super::{quiet, worst};
+use crate::{
+    lab::{ChildKey, Lab},
+    reference::Reference,
+    report::{Outcome, Verdict},
+    settings::CannotJudge,
+    trial,
 };
 
 /// Where the second custom resource is.
@@ -30,7 +28,7 @@ impl Place {
     }
 }
 
-pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
+pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
     if !reference.loops.is_empty() {
         return Ok(Verdict::new(Outcome::Skip, "one custom resource alone is written for ever: see quiet"));
     }

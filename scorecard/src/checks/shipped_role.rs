@@ -9,7 +9,7 @@ use http::Method;
 use listwatch_apiserver::Rule;
 use serde_json::{Value, json};
 
-use super::super::{
+use crate::{
     journal::{self, Asked},
     lab::Lab,
     reference::Reference,
@@ -18,10 +18,10 @@ use super::super::{
     static_checks::least_privilege,
 };
 
-pub(in super::super) const NAME: &str = "shipped-role";
+pub(crate) const NAME: &str = "shipped-role";
 
 /// The rules of all roles of ServiceAccounts together.
-pub(in super::super) fn rules(rbac: &[Value]) -> Result<Vec<Rule>, CannotJudge> {
+pub(crate) fn rules(rbac: &[Value]) -> Result<Vec<Rule>, CannotJudge> {
     let mut rules = Vec::new();
     for (role, _) in least_privilege::roles_of_accounts(rbac) {
         let Some(of_role) = role.get("rules").filter(|rules| !rules.is_null()) else { continue };
@@ -32,7 +32,7 @@ pub(in super::super) fn rules(rbac: &[Value]) -> Result<Vec<Rule>, CannotJudge> 
     Ok(rules)
 }
 
-pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
+pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
     let rbac = &reference.scorecard.rbac;
     if rbac.is_empty() {
         return Ok(Verdict::new(Outcome::Skip, "no --rbac is given"));

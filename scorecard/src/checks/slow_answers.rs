@@ -7,14 +7,12 @@ use std::time::Duration;
 
 use listwatch_apiserver::Fault;
 
-use super::{
-    super::{
-        lab::Lab,
-        reference::Reference,
-        report::{Outcome, Verdict},
-        settings::CannotJudge,
-    },
-    quiet,
+use super::quiet;
+use crate::{
+    lab::Lab,
+    reference::Reference,
+    report::{Outcome, Verdict},
+    settings::CannotJudge,
 };
 
 const SLOW: Duration = Duration::from_millis(300);
@@ -22,7 +20,7 @@ const SLOW: Duration = Duration::from_millis(300);
 /// Longer than the second to which many clocks are rounded.
 const SLOWER: Duration = Duration::from_millis(1100);
 
-pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
+pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
     let mut lab = reference.lab().await?;
     lab.connected().await?;
     let known = lab.noise.clone();

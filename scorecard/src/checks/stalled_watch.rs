@@ -3,19 +3,17 @@
 
 use listwatch_apiserver::Fault;
 
-use super::{
-    super::{
-        reference::Reference,
-        report::{Outcome, Verdict},
-        settings::CannotJudge,
-    },
-    by_kind, no_children,
+use super::{by_kind, no_children};
+use crate::{
+    reference::Reference,
+    report::{Outcome, Verdict},
+    settings::CannotJudge,
 };
 
 /// How often it waits for as long as a difference may last otherwise.
 const WAITS: u32 = 4;
 
-pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
+pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
     let children = reference.repaired().await?;
     if children.is_empty() {
         return Ok(no_children());

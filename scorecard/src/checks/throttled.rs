@@ -5,15 +5,13 @@ use std::{collections::BTreeMap, time::Duration};
 use listwatch_apiserver::Fault;
 use tokio::time::Instant;
 
-use super::{
-    super::{lab::Lab, reference::Reference, report::Verdict, settings::CannotJudge},
-    no_children,
-};
+use super::no_children;
+use crate::{lab::Lab, reference::Reference, report::Verdict, settings::CannotJudge};
 
 /// Requests of one path within the second. A client sends one, and another before it has read the first answer.
 const REQUESTS_MAX: usize = 5;
 
-pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
+pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
     let children = reference.repaired().await?;
     if children.is_empty() {
         return Ok(no_children());

@@ -5,21 +5,19 @@
 
 use listwatch_apiserver::{Fault, WriteRecord};
 
-use super::{
-    super::{
-        lab::Lab,
-        reference::Reference,
-        report::{Outcome, Verdict},
-        settings::CannotJudge,
-    },
-    failure,
+use super::failure;
+use crate::{
+    lab::Lab,
+    reference::Reference,
+    report::{Outcome, Verdict},
+    settings::CannotJudge,
 };
 
 /// Restarts at each old state. Some faults depend on the order in which caches are filled. One that shows in a quarter of these rounds is missed
 /// by all of them in one of 130 cases.
 const ROUNDS: usize = 17;
 
-pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
+pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
     let mut lab = reference.settled().await?;
     let lists_old = |lab: &Lab<'_>| {
         let mut requests = lab.server.requests().into_iter();

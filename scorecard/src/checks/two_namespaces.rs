@@ -5,14 +5,14 @@
 
 use listwatch_apiserver::WriteRecord;
 
-use super::super::{
+use crate::{
     lab::{Lab, SECOND},
     reference::Reference,
     report::{Outcome, Verdict},
     settings::CannotJudge,
 };
 
-pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
+pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
     let mut lab = reference.settled().await?;
     let before = lab.server.version();
     if !lab.create_copies().await? {

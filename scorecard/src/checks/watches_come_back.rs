@@ -4,12 +4,10 @@
 
 use listwatch_apiserver::Fault;
 
-use super::{
-    super::{reference::Reference, report::Verdict, settings::CannotJudge},
-    failure, no_children,
-};
+use super::{failure, no_children};
+use crate::{reference::Reference, report::Verdict, settings::CannotJudge};
 
-pub(in super::super) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
+pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
     let children = reference.repaired().await?;
     if children.is_empty() {
         return Ok(no_children());

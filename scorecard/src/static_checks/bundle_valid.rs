@@ -4,10 +4,8 @@
 
 use serde_json::{Value, json};
 
-use super::{
-    super::report::{Outcome, Verdict},
-    Finding, list, text, verdict,
-};
+use super::{Finding, list, text, verdict};
+use crate::report::{Outcome, Verdict};
 
 pub(super) fn check(bundle: &[Value]) -> Verdict {
     if bundle.is_empty() {

@@ -4,7 +4,8 @@
 
 use serde_json::{Value, json};
 
-use super::{super::report::Verdict, Finding, list, text, verdict};
+use super::{Finding, list, text, verdict};
+use crate::report::Verdict;
 
 /// The fields of a metav1.Condition without `observedGeneration`, which is optional.
 const CONDITION_FIELDS: [&str; 5] = ["type", "status", "reason", "message", "lastTransitionTime"];

@@ -4,10 +4,8 @@
 
 use serde_json::Value;
 
-use super::{
-    super::report::{Outcome, Verdict},
-    Finding, list, text, verdict,
-};
+use super::{Finding, list, text, verdict};
+use crate::report::{Outcome, Verdict};
 
 /// Verbs with which a subject can get more permissions than it has.
 const ESCALATIONS: [&str; 3] = ["escalate", "bind", "impersonate"];
@@ -22,7 +20,7 @@ struct RoleRule<'a> {
 
 /// Where a role allows what it allows.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(in super::super) enum Scope {
+pub(crate) enum Scope {
     Namespace,
     Cluster,
 }
@@ -60,7 +58,7 @@ fn judge(RoleRule { object, path, rule, scope }: &RoleRule, findings: &mut Vec<F
 }
 
 /// The roles that a binding gives to a ServiceAccount, and where. Without a binding, all.
-pub(in super::super) fn roles_of_accounts(rbac: &[Value]) -> Vec<(&Value, Scope)> {
+pub(crate) fn roles_of_accounts(rbac: &[Value]) -> Vec<(&Value, Scope)> {
     let bindings: Vec<&Value> =
         rbac.iter().filter(|object| text(&object["kind"]).ends_with("RoleBinding")).collect();
     let is_for_account =

@@ -2,13 +2,11 @@
 
 use serde_json::Value;
 
-use super::{
-    super::{
-        lab::Lab,
-        report::Verdict,
-        settings::{CannotJudge, Scorecard},
-    },
-    Finding, text, verdict,
+use super::{Finding, text, verdict};
+use crate::{
+    lab::Lab,
+    report::Verdict,
+    settings::{CannotJudge, Scorecard},
 };
 
 pub(super) async fn check(scorecard: &Scorecard) -> Result<Verdict, CannotJudge> {
