@@ -131,7 +131,7 @@ impl Schema {
             .build(&standard)
             .map_err(|error| vec![SchemaError::new(&error)])?;
         let rules = cel::compile(source)?;
-        let embeds = source.to_string().contains(EMBEDDED);
+        let embeds = embeds(source);
         Ok(Schema { source: source.clone(), validator, rules, embeds })
     }
 
@@ -147,41 +147,14 @@ impl Schema {
 
     /// Checks the types of the embedded resources: of apiVersion, kind and metadata.
     pub(crate) fn check_embedded_types(&self, object: &Value) -> Result<(), String> {
-        if !self.embeds {
-            return Ok(());
-        }
-        let mut wrong = None;
-        each_embedded(&mut object.clone(), &self.source, &FieldPath::Root, &mut |path, value| {
-            let name = ["apiVersion", "kind"]
-                .into_iter()
-                .find(|name| value.get(name).is_some_and(|one| !one.is_string()));
-            let metadata = decode::check_types(&value["metadata"], openapi::OBJECT_META);
-            let cause = match (name, metadata) {
-                (Some(name), _) => (name, "must be a string".to_owned()),
-                (None, Err(why)) => ("metadata", why),
-                (None, Ok(())) => return,
-            };
-            wrong.get_or_insert_with(|| {
-                Cause::invalid(FieldPath::Field(path, cause.0).to_string(), &value[cause.0], &cause.1)
-                    .to_string()
-            });
-        });
-        wrong.map_or(Ok(()), Err)
+        if self.embeds { check_embedded_types(object, &self.source, &FieldPath::Root) } else { Ok(()) }
     }
 
     /// Omits the empty fields of the metadata of embedded resources, as Go's encoder does.
     pub(crate) fn normalize_embedded(&self, object: &mut Value) {
-        if !self.embeds {
-            return;
+        if self.embeds {
+            normalize_embedded(object, &self.source);
         }
-        each_embedded(object, &self.source, &FieldPath::Root, &mut |_, value| {
-            if let Some(metadata) = value.get_mut("metadata") {
-                if metadata.is_null() {
-                    *metadata = json!({});
-                }
-                encode::normalize(metadata, openapi::OBJECT_META);
-            }
-        });
     }
 
     /// Removes the nulls that stand for missing fields without a default, as kube-apiserver does when it decodes or
@@ -378,27 +351,56 @@ fn find_twice(
     ControlFlow::Continue(())
 }
 
-/// Visits the embedded resources of an object.
-fn each_embedded(
-    value: &mut Value,
-    schema: &Value,
-    path: &FieldPath<'_>,
-    visit: &mut impl FnMut(&FieldPath<'_>, &mut Value),
-) {
+/// Whether a schema has an embedded resource.
+fn embeds(schema: &Value) -> bool {
+    let fields = schema["properties"].as_object().into_iter().flatten().map(|(_, field)| field);
+    let others = ["items", "additionalProperties"].into_iter().filter_map(|word| schema.get(word));
+    schema[EMBEDDED] == true || fields.chain(others).any(embeds)
+}
+
+fn check_embedded_types(value: &Value, schema: &Value, path: &FieldPath<'_>) -> Result<(), String> {
     match value {
-        Value::Object(_) => {
+        Value::Object(map) => {
             if schema[EMBEDDED] == true {
-                visit(path, value);
+                check_embedded_type(value, path)?;
             }
-            for (name, value) in value.as_object_mut().into_iter().flatten() {
-                each_embedded(value, of_field(schema, name), &FieldPath::Field(path, name), visit);
-            }
+            map.iter().try_for_each(|(name, value)| {
+                check_embedded_types(value, of_field(schema, name), &FieldPath::Field(path, name))
+            })
         }
-        Value::Array(list) => {
-            for (index, value) in list.iter_mut().enumerate() {
-                each_embedded(value, &schema["items"], &FieldPath::Index(path, index), visit);
+        Value::Array(list) => list.iter().enumerate().try_for_each(|(index, value)| {
+            check_embedded_types(value, &schema["items"], &FieldPath::Index(path, index))
+        }),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Ok(()),
+    }
+}
+
+fn check_embedded_type(value: &Value, path: &FieldPath<'_>) -> Result<(), String> {
+    let is_mistyped = |name: &&str| value.get(name).is_some_and(|one| !one.is_string());
+    let (field, why) = match ["apiVersion", "kind"].into_iter().find(is_mistyped) {
+        Some(name) => (name, "must be a string".to_owned()),
+        None => match decode::check_types(&value["metadata"], openapi::OBJECT_META) {
+            Ok(()) => return Ok(()),
+            Err(why) => ("metadata", why),
+        },
+    };
+    Err(Cause::invalid(FieldPath::Field(path, field).to_string(), &value[field], &why).to_string())
+}
+
+fn normalize_embedded(value: &mut Value, schema: &Value) {
+    match value {
+        Value::Object(map) => {
+            if schema[EMBEDDED] == true
+                && let Some(metadata) = map.get_mut("metadata")
+            {
+                if metadata.is_null() {
+                    *metadata = json!({});
+                }
+                encode::normalize(metadata, openapi::OBJECT_META);
             }
+            map.iter_mut().for_each(|(name, value)| normalize_embedded(value, of_field(schema, name)));
         }
+        Value::Array(list) => list.iter_mut().for_each(|value| normalize_embedded(value, &schema["items"])),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
 }
