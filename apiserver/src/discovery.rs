@@ -10,7 +10,7 @@ use ring::digest::{SHA256, digest};
 use serde_json::{Map, Value, json};
 
 use crate::{
-    kinds::{Kind, Kinds, group_version},
+    kinds::{Kind, Kinds, Source, group_version},
     schema::openapi,
 };
 
@@ -206,10 +206,11 @@ pub(crate) fn resources(kinds: &Kinds, group: &str, version: &str) -> Option<Val
 
 /// A hash of the version in which a kind is stored.
 fn storage_hash(kind: &Kind) -> String {
-    let text = match kind.built_in() {
-        "Event" => "/v1/Event".to_owned(),
-        "CustomResourceDefinition" => "apiextensions.k8s.io/v1beta1/CustomResourceDefinition".to_owned(),
-        "HorizontalPodAutoscaler" => "autoscaling/v2/HorizontalPodAutoscaler".to_owned(),
+    let text = match (&kind.source, kind.built_in()) {
+        (Source::Custom(custom), _) => format!("{}/{}", custom.storage_api_version, kind.kind),
+        (_, "Event") => "/v1/Event".to_owned(),
+        (_, "CustomResourceDefinition") => "apiextensions.k8s.io/v1beta1/CustomResourceDefinition".to_owned(),
+        (_, "HorizontalPodAutoscaler") => "autoscaling/v2/HorizontalPodAutoscaler".to_owned(),
         _ => format!("{}/{}/{}", kind.group, kind.version, kind.kind),
     };
     BASE64_STANDARD.encode(&digest(&SHA256, text.as_bytes()).as_ref()[..8])

@@ -36,7 +36,7 @@ pub(crate) struct Custom {
     pub(crate) schema: Arc<Schema>,
     /// By apiVersion: of all versions of the CRD, also those that are not served.
     pub(crate) schemas: Arc<BTreeMap<String, Arc<Schema>>>,
-    storage_api_version: String,
+    pub(crate) storage_api_version: String,
     /// The webhook that converts between the versions.
     pub(crate) conversion: Option<Arc<Conversion>>,
     pub(crate) columns: Vec<Column>,
