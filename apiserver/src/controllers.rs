@@ -44,6 +44,7 @@ use crate::{
         defaults::PRIORITIES,
         field_checks::text,
         metadata::{finalizers, is_terminating},
+        pods::has_ended,
     },
     state::Server,
     status::StatusError,
@@ -236,8 +237,7 @@ impl Controllers {
         if let (true, Some(object)) = (leaves, &change.before) {
             self.queue.extend(storage.dependents(uid(object)));
         }
-        let is_measured = ["persistentvolumeclaims", "pods", "services"].contains(&collection);
-        if place.namespace().is_some() && (change.before.is_none() || change.after.is_none() || is_measured) {
+        if place.namespace().is_some() && quota::may_count(collection, change) {
             self.queue.extend(quota::quotas_of(storage, &place));
         }
         if collection == autoscaler::METRICS {
@@ -265,10 +265,7 @@ impl Controllers {
                 self.queue.extend(endpoints::services_of(storage, pod));
             }
         }
-        let has_ended = |pod: &Arc<Value>| {
-            ["Succeeded", "Failed"].contains(&pod["status"]["phase"].as_str().unwrap_or_default())
-        };
-        if collection == "pods" && change.after.as_ref().is_none_or(has_ended) {
+        if collection == "pods" && change.after.as_ref().is_none_or(|pod| has_ended(pod)) {
             self.queue.extend(self.waiting.remove(&kubelet::node()).into_iter().flatten());
         }
         self.queue.extend(self.waiting.remove(&place).into_iter().flatten());
@@ -330,8 +327,8 @@ impl Controllers {
             return create_defaults(storage, place.name(), &self.ca_pem);
         }
         let collections = storage.kinds.collections().into_keys();
-        let mut content: Vec<Place> = collections.flat_map(|name| storage.places(&name)).collect();
-        content.retain(|content| content.namespace() == Some(place.name()));
+        let content: Vec<Place> =
+            collections.flat_map(|name| storage.places_in(&name, place.name())).collect();
         // Nothing goes before the Pods that may use it.
         let (pods, others) = content.into_iter().partition(|content| content.collection == "pods");
         let pods = delete_all(storage, pods);

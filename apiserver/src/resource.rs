@@ -59,12 +59,9 @@ impl ApiServer {
     #[must_use]
     pub fn resource_of(&self, object: &Value) -> Option<Resource> {
         let (version, kind) = (object["apiVersion"].as_str()?, object["kind"].as_str()?);
-        let group = version.split_once('/').map_or("", |(group, _)| group);
         let storage = self.server.storage();
-        let mut kinds = storage.kinds.in_group(group);
-        kinds
-            .find(|one| one.kind == kind && one.api_version() == version)
-            .map(|kind| Resource(Arc::clone(kind)))
+        let found = storage.kinds.by_kind(version, kind).filter(|one| one.api_version() == version);
+        found.map(|kind| Resource(Arc::clone(kind)))
     }
 
     /// The resource with a [name](Resource::name), in one of its versions.

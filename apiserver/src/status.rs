@@ -370,3 +370,12 @@ pub(crate) fn details(name: &str, group: &str, kind: &str) -> Value {
 pub(crate) fn qualified(name: &str, group: &str) -> String {
     if group.is_empty() { name.to_owned() } else { format!("{name}.{group}") }
 }
+
+/// Several errors as one: `Aggregate.Error` of apimachinery.
+pub(crate) fn aggregate(mut errors: Vec<String>) -> Result<(), String> {
+    match errors.len() {
+        0 => Ok(()),
+        1 => Err(errors.remove(0)),
+        _ => Err(format!("[{}]", errors.join(", "))),
+    }
+}

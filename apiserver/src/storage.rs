@@ -113,6 +113,15 @@ pub(crate) struct Collection {
 }
 
 impl Collection {
+    /// The objects in a namespace, whose keys begin with its name.
+    pub(crate) fn in_namespace<'a>(
+        &'a self,
+        namespace: &str,
+    ) -> impl Iterator<Item = (&'a String, &'a Arc<Value>)> + use<'a> {
+        let prefix = format!("{namespace}/");
+        self.objects.range(prefix.clone()..).take_while(move |(key, _)| key.starts_with(&prefix))
+    }
+
     fn new(floor: u64) -> Collection {
         Collection {
             objects: BTreeMap::new(),
@@ -244,6 +253,12 @@ impl Storage {
 
     pub(crate) fn collection(&self, name: &str) -> Option<&Collection> {
         self.collections.get(name)
+    }
+
+    /// The places of the objects of a collection in one namespace.
+    pub(crate) fn places_in(&self, collection: &str, namespace: &str) -> Vec<Place> {
+        let all = self.collections.get(collection).into_iter().flat_map(|all| all.in_namespace(namespace));
+        all.map(|(key, _)| Place { collection: collection.to_owned(), key: key.clone() }).collect()
     }
 
     /// The places of all objects in a collection.

@@ -17,6 +17,7 @@ use crate::{
         field_checks::{each, text},
         pods::resources::{BOUNDS, Bound, of_containers},
     },
+    status::aggregate,
     storage::Storage,
 };
 
@@ -97,18 +98,14 @@ fn check_range(range: &Value, kind: &str, spec: &Value) -> Result<(), String> {
             _ => {}
         }
     }
-    // As `Aggregate.Error` of apimachinery.
+    // As in Go, each error comes once.
     let mut errors: Vec<String> = Vec::new();
     all.into_iter().for_each(|error| {
         if !errors.contains(&error) {
             errors.push(error)
         }
     });
-    match errors.len() {
-        0 => Ok(()),
-        1 => Err(errors.remove(0)),
-        _ => Err(format!("[{}]", errors.join(", "))),
-    }
+    aggregate(errors)
 }
 
 fn amount(of: &Value, bound: Bound, resource: &str) -> Option<Quantity> {

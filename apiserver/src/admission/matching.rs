@@ -16,7 +16,7 @@ use crate::{
         field_checks::{each, text},
     },
     schema::{expressions::Activation, prune_object},
-    status::StatusError,
+    status::{StatusError, aggregate},
     storage::{Place, Storage},
 };
 
@@ -257,10 +257,8 @@ pub(super) fn conditions_hold(of: &Value, activation: &Activation<'_>) -> Result
             Err(why) => errors.push(why),
         }
     }
-    match &errors[..] {
-        [] => Ok(true),
-        _ if of["failurePolicy"] == "Ignore" => Ok(false),
-        [one] => Err(one.clone()),
-        all => Err(format!("[{}]", all.join(", "))),
+    if !errors.is_empty() && of["failurePolicy"] == "Ignore" {
+        return Ok(false);
     }
+    aggregate(errors).map(|()| true)
 }

@@ -54,8 +54,9 @@ pub(super) fn in_namespace<'a>(
     collection: &str,
     namespace: &Value,
 ) -> impl Iterator<Item = &'a Value> + use<'a> {
-    let namespace = namespace.clone();
-    all(storage, collection).filter(move |object| object["metadata"]["namespace"] == namespace)
+    let namespace = text(namespace).to_owned();
+    let collection = storage.collection(collection).into_iter();
+    collection.flat_map(move |all| all.in_namespace(&namespace)).map(|(_, object)| &**object)
 }
 
 /// A Pod has the priority of its class, or of the default class.

@@ -15,18 +15,19 @@ use std::{collections::BTreeMap, fmt};
 
 use serde_json::Value;
 
-use self::checks::{Pod, Violation, violations};
+use self::checks::{Pod, Violation, containers, violations};
 use crate::{
-    kinds::{
-        Kind,
-        field_checks::{each, text},
-    },
+    admission::plugins::in_namespace,
+    kinds::{Kind, field_checks::text},
     status::{Cause, StatusError},
     storage::{Place, Storage},
 };
 
-/// The prefix of the labels.
-const LABEL: &str = "pod-security.kubernetes.io";
+/// The labels of each mode: of the level, and of the version.
+const ENFORCE: [&str; 2] =
+    ["pod-security.kubernetes.io/enforce", "pod-security.kubernetes.io/enforce-version"];
+const AUDIT: [&str; 2] = ["pod-security.kubernetes.io/audit", "pod-security.kubernetes.io/audit-version"];
+const WARN: [&str; 2] = ["pod-security.kubernetes.io/warn", "pod-security.kubernetes.io/warn-version"];
 
 /// Most Pods that are checked when a namespace gets a stricter level.
 const PODS_CHECKED_MAX: usize = 3000;
@@ -39,8 +40,19 @@ enum Level {
     Restricted,
 }
 
+impl Level {
+    fn parse(text: &str) -> Option<Level> {
+        match text {
+            "privileged" => Some(Level::Privileged),
+            "baseline" => Some(Level::Baseline),
+            "restricted" => Some(Level::Restricted),
+            _ => None,
+        }
+    }
+}
+
 /// A level, and the version of the standards. `latest` is the largest number.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug)]
 struct Policy {
     level: Level,
     minor: u32,
@@ -84,36 +96,32 @@ impl Policies {
     fn of(namespace: &Value) -> Policies {
         let labels = &namespace["metadata"]["labels"];
         let mut errors = Vec::new();
-        let mut policy = |mode: &str, of_invalid: Level| {
-            let (level_label, version_label) = (format!("{LABEL}/{mode}"), format!("{LABEL}/{mode}-version"));
-            let (level, version) = (&labels[&level_label], &labels[&version_label]);
+        let mut policy = |[level_label, version_label]: [&str; 2], of_invalid: Level| {
+            let (level, version) = (&labels[level_label], &labels[version_label]);
             let mut invalid = |label: &str, value: &Value, text: &str| {
                 errors.push(Cause::invalid(format!("metadata.labels[{label}]"), value, text));
             };
             let parsed_level = match level.as_str() {
-                None | Some("privileged") => Level::Privileged,
-                Some("baseline") => Level::Baseline,
-                Some("restricted") => Level::Restricted,
-                Some(_) => {
-                    invalid(&level_label, level, "must be one of privileged, baseline, restricted");
+                None => Level::Privileged,
+                Some(text) => Level::parse(text).unwrap_or_else(|| {
+                    invalid(level_label, level, "must be one of privileged, baseline, restricted");
                     of_invalid
-                }
+                }),
             };
             let minor = minor(version);
             if minor.is_none() {
-                invalid(&version_label, version, "must be \"latest\" or \"v1.x\"");
+                invalid(version_label, version, "must be \"latest\" or \"v1.x\"");
             }
             Policy { level: parsed_level, minor: minor.unwrap_or(u32::MAX) }
         };
-        let enforce = policy("enforce", Level::Restricted);
-        policy("audit", Level::Privileged);
-        let mut warn = policy("warn", Level::Privileged);
-        let is_valid = ["privileged", "baseline", "restricted"]
-            .contains(&text(&labels[format!("{LABEL}/enforce").as_str()]));
+        let enforce = policy(ENFORCE, Level::Restricted);
+        policy(AUDIT, Level::Privileged);
+        let mut warn = policy(WARN, Level::Privileged);
+        let is_valid = Level::parse(text(&labels[ENFORCE[0]])).is_some();
         // An author of a Deployment is warned about its Pods, unless another level is chosen for warnings.
-        if labels[format!("{LABEL}/warn").as_str()].is_null() && is_valid && enforce.level > warn.level {
+        if labels[WARN[0]].is_null() && is_valid && enforce.level > warn.level {
             warn.level = enforce.level;
-            if labels[format!("{LABEL}/warn-version").as_str()].is_null() {
+            if labels[WARN[1]].is_null() {
                 warn.minor = enforce.minor;
             }
         }
@@ -176,9 +184,7 @@ fn template<'a>(kind: &str, object: &'a Value) -> Option<&'a Value> {
 
 /// The images of a Pod. An update of other fields is not checked.
 fn images(pod: &Value) -> Vec<[&Value; 2]> {
-    let lists = ["initContainers", "containers", "ephemeralContainers"];
-    let containers = lists.into_iter().flat_map(|list| each(&pod["spec"][list]));
-    containers.map(|container| [&container["name"], &container["image"]]).collect()
+    containers(&pod["spec"]).map(|container| [&container["name"], &container["image"]]).collect()
 }
 
 /// Refuses invalid labels. Warns about the Pods that a new level would refuse.
@@ -195,7 +201,7 @@ fn validate_namespace(
     }
     let Some(old) = old else { return Ok(Vec::new()) };
     let is_relaxed = new.enforce.minor == old.enforce.minor && new.enforce.level <= old.enforce.level;
-    if is_relaxed || new.enforce == old.enforce || new.enforce.level == Level::Privileged {
+    if is_relaxed || new.enforce.level == Level::Privileged {
         return Ok(Vec::new());
     }
     Ok(warnings_about_pods(storage, name, new.enforce))
@@ -203,8 +209,7 @@ fn validate_namespace(
 
 /// The warnings about the Pods of a namespace: one for all Pods with the same violations.
 fn warnings_about_pods(storage: &Storage, namespace: &str, policy: Policy) -> Vec<String> {
-    let pods = storage.collection("pods").into_iter().flat_map(|pods| pods.objects.values());
-    let pods: Vec<_> = pods.filter(|pod| pod["metadata"]["namespace"] == namespace).collect();
+    let pods: Vec<_> = in_namespace(storage, "pods", &namespace.into()).collect();
     let mut violating = BTreeMap::<String, Vec<&str>>::new();
     for pod in pods.iter().take(PODS_CHECKED_MAX) {
         let violations = policy.violations(&pod["metadata"], &pod["spec"]);

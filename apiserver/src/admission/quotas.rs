@@ -15,16 +15,16 @@ use crate::{
     kinds::{
         Kind, defaults,
         field_checks::{each, text},
-        pods::resources::{Bound, has_own, of_pod},
+        limits::{AMOUNTS, NUMBERS},
+        pods::{
+            has_ended,
+            resources::{Bound, has_own, of_pod},
+        },
     },
     storage::Storage,
 };
 
 const QUOTAS: &str = "resourcequotas";
-
-/// The kinds that a quota counts by their plain name.
-const COUNTED: [&str; 7] =
-    ["configmaps", CLAIMS, "pods", "replicationcontrollers", "resourcequotas", "secrets", "services"];
 
 const CLAIMS: &str = "persistentvolumeclaims";
 
@@ -160,14 +160,9 @@ fn counted(resource: &str) -> Option<&str> {
         "requests.storage" | CLAIMS => Some(CLAIMS),
         _ if plain != resource => None,
         _ if resource.ends_with(DEVICES) => Some("resourceclaims.resource.k8s.io"),
-        "cpu"
-        | "memory"
-        | "ephemeral-storage"
-        | "limits.cpu"
-        | "limits.memory"
-        | "limits.ephemeral-storage" => Some("pods"),
+        _ if AMOUNTS.contains(&resource) => Some("pods"),
         _ if ["requests.", "hugepages-"].iter().any(|prefix| resource.starts_with(prefix)) => Some("pods"),
-        _ => COUNTED.contains(&resource).then_some(resource),
+        _ => NUMBERS.contains(&resource).then_some(resource),
     }
 }
 
@@ -179,7 +174,7 @@ fn usage(kind: &str, object: &Value, resource: &str) -> Option<Quantity> {
     }
     match kind {
         // A Pod that has ended does not count.
-        "Pod" if ["Succeeded", "Failed"].contains(&text(&object["status"]["phase"])) => None,
+        "Pod" if has_ended(object) => None,
         "Pod" if resource == "pods" => number(1),
         "Pod" => {
             let (bound, name) = bound_of(resource);
@@ -248,15 +243,15 @@ fn devices(spec: &Value, class: &str) -> i64 {
 
 /// Whether a quota counts an object, by its scopes.
 fn is_in_scope(quota: &Value, kind: &Kind, object: &Value) -> bool {
-    let spec = &quota["spec"];
-    let plain = each(&spec["scopes"]).map(|scope| json!({"scopeName": scope, "operator": "Exists"}));
-    let mut all = plain.chain(each(&spec["scopeSelector"]["matchExpressions"]).cloned());
-    all.all(|requirement| matches(&requirement, kind.built_in(), object))
+    let (spec, kind) = (&quota["spec"], kind.built_in());
+    each(&spec["scopes"]).all(|scope| matches(text(scope), "Exists", &Value::Null, kind, object))
+        && each(&spec["scopeSelector"]["matchExpressions"])
+            .all(|one| matches(text(&one["scopeName"]), text(&one["operator"]), &one["values"], kind, object))
 }
 
 /// Whether an object matches a requirement of a `scopeSelector`.
-fn matches(requirement: &Value, kind: &str, object: &Value) -> bool {
-    let (spec, scope) = (&object["spec"], text(&requirement["scopeName"]));
+fn matches(scope: &str, operator: &str, values: &Value, kind: &str, object: &Value) -> bool {
+    let spec = &object["spec"];
     let mut classes = match (kind, scope) {
         ("Pod", "Terminating") => return has_deadline(object),
         ("Pod", "NotTerminating") => return !has_deadline(object),
@@ -273,7 +268,7 @@ fn matches(requirement: &Value, kind: &str, object: &Value) -> bool {
     };
     classes.retain(|class| !class.is_empty());
     let selector = Selector::from_object(&json!({"matchExpressions": [
-        {"key": scope, "operator": requirement["operator"], "values": requirement["values"]}]}));
+        {"key": scope, "operator": operator, "values": values}]}));
     match classes.as_slice() {
         [] => selector.matches(&json!({})),
         classes => classes.iter().any(|class| selector.matches(&json!({scope: class}))),
@@ -294,14 +289,30 @@ fn looks_into_other_namespaces(affinity: &Value) -> bool {
     })
 }
 
-/// How much of a resource of a quota its namespace uses. `None`: the server does not count this resource.
-pub(crate) fn used(storage: &Storage, quota: &Value, resource: &str) -> Option<Quantity> {
-    let collection = counted(resource)?;
-    let zero = Quantity::read(&0.into());
-    let Some(kind) = storage.kinds.of_collection(collection) else { return zero };
-    let objects = in_namespace(storage, collection, &quota["metadata"]["namespace"]);
-    let counting = objects.filter(|object| is_in_scope(quota, kind, object));
-    counting
-        .filter_map(|object| usage(kind.built_in(), object, resource))
-        .fold(zero, |sum, one| Some(sum?.add(&one, 1)))
+/// How much of the resources of a quota its namespace uses. Without those that the server does not count.
+pub(crate) fn used<'q>(storage: &Storage, quota: &'q Value) -> BTreeMap<&'q str, Quantity> {
+    let (mut used, mut collections) = (BTreeMap::new(), BTreeMap::<&str, Vec<&str>>::new());
+    for (resource, collection) in counted_by(quota) {
+        used.extend(Quantity::read(&0.into()).map(|zero| (resource, zero)));
+        collections.entry(collection).or_default().push(resource);
+    }
+    for (collection, resources) in collections {
+        let Some(kind) = storage.kinds.of_collection(collection) else { continue };
+        let objects = in_namespace(storage, collection, &quota["metadata"]["namespace"]);
+        for object in objects.filter(|object| is_in_scope(quota, kind, object)) {
+            for resource in &resources {
+                let (amount, sum) = (usage(kind.built_in(), object, resource), used.get_mut(resource));
+                if let (Some(amount), Some(sum)) = (amount, sum) {
+                    *sum = sum.add(&amount, 1);
+                }
+            }
+        }
+    }
+    used
+}
+
+/// The resources of a quota, each with the collection whose objects use it.
+pub(crate) fn counted_by(quota: &Value) -> impl Iterator<Item = (&str, &str)> {
+    let hard = quota["spec"]["hard"].as_object().into_iter().flatten();
+    hard.filter_map(|(resource, _)| Some((resource.as_str(), counted(resource)?)))
 }

@@ -20,6 +20,7 @@ use crate::{
         Part,
         field_checks::{each, text},
         metadata::is_terminating,
+        pods::has_ended,
     },
     names::random_letters,
     storage::{Place, Storage},
@@ -174,7 +175,7 @@ pub(crate) fn clean_up(controllers: &mut Controllers, storage: &mut Storage, ser
 
 fn endpoint(service: &Value, pod: &Value) -> Option<Endpoint> {
     let address = pod["status"]["podIP"].as_str()?;
-    if ["Succeeded", "Failed"].contains(&text(&pod["status"]["phase"])) {
+    if has_ended(pod) {
         return None;
     }
     let metadata = &pod["metadata"];

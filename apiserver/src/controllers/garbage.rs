@@ -45,7 +45,8 @@ pub(crate) fn collect(storage: &mut Storage, place: &Place) {
     let mut states = Vec::new();
     for owner in owners(&object) {
         let state = state(storage, place, owner);
-        if is_elsewhere(storage, place, owner) {
+        // An owner that is here is nowhere else. A dependent without a namespace has none to look into.
+        if (state == Owner::Dangling || place.namespace().is_none()) && is_elsewhere(storage, owner) {
             report_elsewhere(storage, place, &object, owner);
         }
         if state == Owner::Solid {
@@ -92,15 +93,11 @@ fn state(storage: &Storage, place: &Place, owner: &Value) -> Owner {
 }
 
 /// Whether an owner is in a namespace that is not its dependent's.
-fn is_elsewhere(storage: &Storage, dependent: &Place, owner: &Value) -> bool {
-    let has_uid = |object: &Value| object["metadata"]["uid"] == owner["uid"];
-    let Some(kind) = storage.kinds.by_kind(text(&owner["apiVersion"]), text(&owner["kind"])) else {
-        return false;
-    };
-    let place = owner_place(storage, dependent, owner);
-    let is_here = place.and_then(|place| storage.get(&place)).is_some_and(|object| has_uid(object));
-    let all = storage.collection(&kind.stored_in()).into_iter().flat_map(|all| all.objects.values());
-    kind.namespaced && !is_here && all.into_iter().any(|object| has_uid(object))
+fn is_elsewhere(storage: &Storage, owner: &Value) -> bool {
+    let kind = storage.kinds.by_kind(text(&owner["apiVersion"]), text(&owner["kind"]));
+    let Some(kind) = kind.filter(|kind| kind.namespaced) else { return false };
+    let mut all = storage.collection(&kind.stored_in()).into_iter().flat_map(|all| all.objects.values());
+    all.any(|object| object["metadata"]["uid"] == owner["uid"])
 }
 
 fn report_elsewhere(storage: &mut Storage, place: &Place, dependent: &Value, owner: &Value) {

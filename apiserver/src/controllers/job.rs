@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use super::{
     Controllers, change, delete, make, owners, record, record_warning,
     rollout::{
-        PODS_AT_ONCE, PODS_MAX, RETRY_PAUSE, Stored, claim, condition, controlled, count, is_ready, make_pod,
-        name, owner_reference, pod_of, remove_condition, set_count,
+        PODS_AT_ONCE, RETRY_PAUSE, Stored, claim, condition, controlled, count, is_ready, make_pod, name,
+        owner_reference, pod_of, remove_condition, room, set_count,
     },
     uid,
 };
@@ -20,6 +20,7 @@ use crate::{
     kinds::{
         Part,
         metadata::{finalizers, is_terminating},
+        pods::has_ended,
     },
     storage::{Place, Storage},
     verbs::delete::{Deletion, Propagation},
@@ -84,10 +85,6 @@ fn is(job: &Value, kind: &str) -> bool {
 
 fn is_finished(job: &Value) -> bool {
     is(job, "Complete") || is(job, "Failed")
-}
-
-fn has_ended(pod: &Value) -> bool {
-    pod["status"]["phase"] == "Succeeded" || pod["status"]["phase"] == "Failed"
 }
 
 /// A terminating Pod counts as failed, unless only failed Pods are replaced.
@@ -248,7 +245,7 @@ fn manage(
     if !pause.is_zero() {
         return controllers.requeue(place, pause);
     }
-    let room = PODS_MAX.saturating_sub(storage.places("pods").len());
+    let room = room(storage);
     if room < missing {
         controllers.requeue(place, RETRY_PAUSE);
     }

@@ -10,11 +10,12 @@ use super::{
     Controllers, change, delete, record, record_warning,
     rollout::{
         PODS_AT_ONCE, PODS_MAX, PODS_OF_SET_MAX, REPLICA_FAILURE, RETRY_PAUSE, Stored, claim, condition,
-        controlled, count, is_ready, make_pod, name, pod_of, remove_condition, set_count, until_available,
+        controlled, count, is_ready, make_pod, name, pod_of, remove_condition, room, set_count,
+        until_available,
     },
 };
 use crate::{
-    kinds::{Part, conditions, metadata::is_terminating},
+    kinds::{Part, conditions, metadata::is_terminating, pods::has_ended},
     storage::{Place, Storage},
     verbs::delete::Deletion,
 };
@@ -44,10 +45,6 @@ fn component(set: &Value) -> &'static str {
     if set["kind"] == "ReplicationController" { "replication-controller" } else { "replicaset-controller" }
 }
 
-fn has_ended(pod: &Value) -> bool {
-    ["Succeeded", "Failed"].contains(&pod["status"]["phase"].as_str().unwrap_or_default())
-}
-
 /// Creates missing Pods. Returns why some are missing.
 fn fill(
     controllers: &mut Controllers,
@@ -57,7 +54,7 @@ fn fill(
     living: usize,
 ) -> Option<String> {
     let wanted = usize::try_from(count(set, "/spec/replicas")).unwrap_or(0);
-    let room = PODS_MAX.saturating_sub(storage.collection("pods").map_or(0, |pods| pods.objects.len()));
+    let room = room(storage);
     let missing = wanted.saturating_sub(living);
     let room_here = room.min(PODS_OF_SET_MAX.saturating_sub(living));
     let full = if wanted > PODS_OF_SET_MAX {

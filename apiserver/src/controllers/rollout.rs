@@ -12,7 +12,7 @@ use super::{Controllers, change, delete, owners, record, record_warning, release
 use crate::{
     apply::managed_fields::LAST_APPLIED,
     clock::Clock,
-    kinds::{Part, conditions, metadata::is_terminating},
+    kinds::{Part, conditions, field_checks::text, metadata::is_terminating},
     names::{LETTERS, random_letters},
     status::StatusError,
     storage::{Place, Storage},
@@ -48,6 +48,11 @@ pub(super) const PODS_AT_ONCE: usize = 10;
 /// may be two thousand million.
 pub(super) const PODS_OF_SET_MAX: usize = 1000;
 pub(super) const PODS_MAX: usize = 10_000;
+
+/// How many more Pods there may be.
+pub(super) fn room(storage: &Storage) -> usize {
+    PODS_MAX.saturating_sub(storage.collection("pods").map_or(0, |pods| pods.objects.len()))
+}
 
 /// The pause after a Pod that was refused. kube-controller-manager waits longer each time.
 pub(super) const RETRY_PAUSE: Duration = Duration::from_secs(10);
@@ -99,13 +104,13 @@ pub(super) fn claim(
     };
     let Some(all) = storage.collection(collection) else { return };
     let is_orphan = |object: &Value| {
-        object["metadata"]["namespace"] == owner["metadata"]["namespace"]
-            && selector.matches(&object["metadata"]["labels"])
+        selector.matches(&object["metadata"]["labels"])
             && is_member(object)
             && !is_terminating(object)
             && !owners(object).any(|one| one["controller"] == true)
     };
-    let orphans = all.objects.iter().filter(|(_, object)| is_orphan(object));
+    let namespace = text(&owner["metadata"]["namespace"]);
+    let orphans = all.in_namespace(namespace).filter(|(_, object)| is_orphan(object));
     let orphans: Vec<Place> =
         orphans.map(|(key, _)| Place { collection: collection.to_owned(), key: key.clone() }).collect();
     let mut strangers = controlled(storage, owner, collection);

@@ -12,8 +12,11 @@ use serde_json::{Value, json};
 
 use crate::{
     kinds::{
-        field_checks::{each, text},
-        pods::resources::{Bound, of_pod},
+        field_checks::each,
+        pods::{
+            has_ended,
+            resources::{Bound, of_pod},
+        },
     },
     storage::{Place, Storage},
 };
@@ -56,7 +59,6 @@ const RESOURCES: [&str; 3] = ["cpu", "ephemeral-storage", "memory"];
 
 fn lacks(storage: &Storage, node: &Value, pod: &Value) -> Vec<Lack> {
     let allocatable = &node["status"]["allocatable"];
-    let has_ended = |pod: &Value| ["Succeeded", "Failed"].contains(&text(&pod["status"]["phase"]));
     let all = storage.collection("pods").map(|pods| &pods.objects);
     let on_node = || {
         let all = all.into_iter().flat_map(|pods| pods.values());
@@ -91,7 +93,7 @@ pub(super) fn milli(value: &Value) -> i64 {
 /// How much of a resource a Pod requests, in thousandths.
 fn requested(pod: &Value, resource: &str) -> i64 {
     let requested = of_pod(&pod["spec"], Bound::Requests, resource);
-    requested.map_or(0, |amount| (amount.float() * 1000.0).ceil() as i64)
+    requested.map_or(0, |amount| amount.milli().ceil() as i64)
 }
 
 fn tolerates(pod: &Value, taint: &Value) -> bool {

@@ -15,8 +15,8 @@ use serde_json::{Value, json};
 use super::{
     Controllers, change, delete, make, owners, record, record_warning,
     rollout::{
-        PODS_AT_ONCE, PODS_MAX, PODS_OF_SET_MAX, RETRY_PAUSE, Stored, claim, controlled, count, is_ready,
-        letters, name, owner_reference, pod_of, set_count, until_available,
+        PODS_AT_ONCE, PODS_OF_SET_MAX, RETRY_PAUSE, Stored, claim, controlled, count, is_ready, letters,
+        name, owner_reference, pod_of, room, set_count, until_available,
     },
     try_make, uid,
 };
@@ -232,7 +232,7 @@ fn make_pod(
     revisions: &Revisions,
     ordinal: i64,
 ) {
-    if storage.places("pods").len() >= PODS_MAX {
+    if room(storage) == 0 {
         return controllers.requeue(place, RETRY_PAUSE);
     }
     let pod_name = format!("{}-{ordinal}", name(set));

@@ -122,8 +122,8 @@ pub(crate) fn errors(crd: &Value, before: Option<&Value>) -> Vec<Cause> {
     conversion_errors(&mut all, &spec["conversion"]);
     stored_versions_errors(&mut all, crd);
     let Some(before) = before else { return all };
-    if let Some(why) = conversion::bundle_error(crd)
-        && is_established(before)
+    if is_established(before)
+        && let Some(why) = conversion::bundle_error(crd)
         && conversion::bundle_error(before).is_none()
     {
         let bundle = &spec["conversion"]["webhook"]["clientConfig"]["caBundle"];

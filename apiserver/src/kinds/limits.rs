@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// The resources of a quota that are numbers of objects.
-const NUMBERS: [&str; 9] = [
+pub(crate) const NUMBERS: [&str; 9] = [
     "configmaps",
     "persistentvolumeclaims",
     "pods",
@@ -25,7 +25,7 @@ const NUMBERS: [&str; 9] = [
 ];
 
 /// The other resources of a quota that have no `/` in their names.
-const AMOUNTS: [&str; 10] = [
+pub(crate) const AMOUNTS: [&str; 10] = [
     "cpu",
     "ephemeral-storage",
     "limits.cpu",

@@ -46,6 +46,11 @@ pub(crate) fn is_gated(spec: &Value) -> bool {
     each(&spec["schedulingGates"]).next().is_some()
 }
 
+/// Whether all containers of a Pod have ended for good.
+pub(crate) fn has_ended(pod: &Value) -> bool {
+    matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"))
+}
+
 /// Refuses changes of immutable fields of a Pod's spec.
 fn changes(all: &mut Vec<Cause>, spec: &Value, before: &Value) {
     let (deadline, was) = (&spec["activeDeadlineSeconds"], before["activeDeadlineSeconds"].as_i64());

@@ -10,12 +10,9 @@ use serde_json::{Value, json};
 
 use crate::{
     kinds::{
-        Kind,
-        conditions::set_pod_condition,
-        field_checks::{each, text},
-        metadata::is_terminating,
+        Kind, conditions::set_pod_condition, field_checks::text, metadata::is_terminating, pods::is_gated,
     },
-    status::StatusError,
+    status::{StatusError, aggregate},
     storage::{Place, Storage},
     verbs::{
         store::store,
@@ -43,11 +40,7 @@ pub(crate) fn bind(
             .push(format!("target.kind: Unsupported value: {of:?}: supported values: \"Node\", \"<empty>\""));
     }
     errors.extend(node.is_empty().then(|| "target.name: Required value".to_owned()));
-    match errors.as_slice() {
-        [] => {}
-        [error] => return Err(StatusError::internal(error)),
-        errors => return Err(StatusError::internal(format!("[{}]", errors.join(", ")))),
-    }
+    aggregate(errors).map_err(StatusError::internal)?;
     let pod = storage.get(place).ok_or_else(|| StatusError::not_found(kind, name))?.clone();
     check_version(kind, place, binding, &pod)?;
     if let Some(why) = refusal(name, &pod) {
@@ -71,8 +64,7 @@ fn refusal(name: &str, pod: &Value) -> Option<String> {
     if !node.is_empty() {
         return Some(format!("pod {name} is already assigned to node {node:?}"));
     }
-    let is_gated = each(&pod["spec"]["schedulingGates"]).next().is_some();
-    is_gated.then(|| format!("pod {name} has non-empty .spec.schedulingGates"))
+    is_gated(&pod["spec"]).then(|| format!("pod {name} has non-empty .spec.schedulingGates"))
 }
 
 /// The Pod on its node, with the labels and annotations of the Binding.

@@ -196,9 +196,8 @@ pub(crate) fn create(
 
 /// Stores the quotas that a write has charged.
 fn put_quotas(storage: &mut Storage, charged: Vec<Value>) {
-    let kind = storage.kinds.built_in("", "resourcequotas");
     for quota in charged {
-        let metadata = &quota["metadata"];
+        let (kind, metadata) = (storage.kinds.built_in("", "resourcequotas"), &quota["metadata"]);
         let place = Place::new(kind.stored_in(), metadata["namespace"].as_str(), text(&metadata["name"]));
         put_status(storage, &kind, &place, quota);
     }

@@ -76,10 +76,14 @@ pub(super) fn violations(level: Level, pod: &Pod<'_>) -> Vec<Violation> {
     checks.filter(|_| level != Level::Privileged).filter_map(|check| check(pod)).collect()
 }
 
+/// The containers of all kinds.
+pub(super) fn containers(spec: &Value) -> impl Iterator<Item = &Value> {
+    ["initContainers", "containers", "ephemeralContainers"].into_iter().flat_map(|list| each(&spec[list]))
+}
+
 impl<'a> Pod<'a> {
     fn containers(&self) -> impl Iterator<Item = &'a Value> + use<'a> {
-        let spec = self.spec;
-        ["initContainers", "containers", "ephemeralContainers"].into_iter().flat_map(|list| each(&spec[list]))
+        containers(self.spec)
     }
 
     /// The security contexts: of the Pod, and of its containers.
