@@ -340,6 +340,7 @@ async fn every_write_based_on_an_old_version_is_refused() {
 async fn while_the_operator_hangs_on_an_object_the_watch_is_read() {
     // With more annotations, the Store would keep the metadata alone.
     const TEXT_BYTES: usize = 50_000;
+    const OTHERS: usize = 200;
     on(&[Kind::Embedded, Kind::Real], async |fixture| {
         let rule = json!({"apiGroups": [""], "resources": ["services"], "verbs": ["list", "watch"]});
         fixture.may_be_forbidden.set(true);
@@ -353,17 +354,18 @@ async fn while_the_operator_hangs_on_an_object_the_watch_is_read() {
         fixture.create_service("hangs").await;
         seen.wait_for(|calls| calls.contains_key("hangs")).await.unwrap();
 
-        fixture.create_service("fine").await;
-        let key = Key::namespaced(&fixture.namespace, "fine");
-        let mut version = String::new();
-        for time in 0..200 {
-            let annotations = json!({"time": time.to_string(), "text": "x".repeat(TEXT_BYTES)});
-            let changed =
-                fixture.patch("services/fine", json!({"metadata": {"annotations": annotations}})).await;
-            version = changed["metadata"]["resourceVersion"].as_str().unwrap().to_owned();
+        // At once: after two minutes, the worker would be free again.
+        let text = "x".repeat(TEXT_BYTES);
+        let spec = json!({"type": "ExternalName", "externalName": "example.com"});
+        let mut creates = JoinSet::new();
+        for number in 0..OTHERS {
+            let metadata = json!({"name": format!("other-{number}"), "annotations": {"text": text}});
+            let (user, object) = (UserClient::clone(fixture), json!({"metadata": metadata, "spec": spec}));
+            creates.spawn(async move { user.create("services", &object).await });
         }
-        let read = || (services.get(&key)?.metadata.resource_version == version).then_some(());
-        eventually("the last change", async || read()).await;
+        creates.join_all().await;
+        let read = || (services.keys().len() == OTHERS + 1).then_some(());
+        eventually("the last event", async || read()).await;
         assert_eq!(seen.borrow().keys().collect::<Vec<_>>(), ["hangs"]);
         running.abort();
     })

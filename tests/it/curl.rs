@@ -431,6 +431,8 @@ async fn listwatch(place: &Place, args: &[String]) -> [String; 2] {
     let output = Command::from(operator::listwatch())
         .args(args)
         .args(["--kubeconfig".as_ref(), place.dir.path().join("kubeconfig").as_os_str()])
+        // Thirty of them run at a time.
+        .args(["--request-timeout", "5m"])
         .output()
         .await
         .unwrap();

@@ -151,10 +151,10 @@ async fn another_number_of_shards_begins_when_the_last_one_has_ended() {
                 .until_logged(&["waits: another process holds the Lease", "\"2-shards\""])
                 .await;
         }
-        create_webs(&instances, "third").await;
         // One of the two still leads.
         instances.operator("b").signal("KILL");
         instances.operator("a").signal("STOP");
+        create_webs(&instances, "third").await;
         until_reconciled(&instances, "third").await;
         instances.operator("a").signal("CONT");
         instances.operator("a").until_logged(&["leads no longer"]).await;
