@@ -19,10 +19,7 @@ use clap::{Args, builder::NonEmptyStringValueParser};
 use http::Method;
 use listwatch::{
     client::{self, Body, Client, Config, CurlFrom, Env, Options, Request},
-    resource::{
-        kinds::ConfigMap,
-        list::{Found, List},
-    },
+    resource::{kinds::ConfigMap, list::List},
     store::{Change, Listening, Store},
     watch::decode::WatchEvent,
 };
@@ -620,7 +617,7 @@ impl Another {
                 Ok(list) if target != format!("continue={}", list.continue_token) => "go on",
                 Ok(_) | Err(_) => "list again",
             },
-            Ok(body) => match WatchEvent::<Found<ConfigMap>>::from_json(&body) {
+            Ok(body) => match WatchEvent::<ConfigMap>::from_json(&body) {
                 // A streaming list has no such event before its bookmark.
                 Ok(WatchEvent::Modified(_)) if is_list => "list again",
                 Err(_) if body.trim_ascii().is_empty() && !is_list => "back off",

@@ -39,7 +39,7 @@ use ending::EndingNamespaces;
 pub use events::{EventType, Events};
 pub use index::Index;
 pub(crate) use readiness::Readiness;
-use streams::{OpenStreams, Stream};
+use streams::{OpenStream, OpenStreams, Stream};
 
 /// A client of an API server, with the Stores of its open watches. Cheap to clone.
 #[derive(Clone)]
@@ -287,7 +287,7 @@ impl Cluster {
         let in_namespace =
             |namespace: &str| streams.get(&(TypeId::of::<K>(), namespace.to_owned())).into_iter().flatten();
         let open = namespaces_of(key).flat_map(in_namespace);
-        open.filter_map(|open| open.stream.upgrade()?.downcast().ok()).collect()
+        open.filter_map(OpenStream::stream).collect()
     }
 }
 

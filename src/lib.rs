@@ -32,7 +32,7 @@
 //! watch.rs                   follow() reads an open watch, and gives it up if it is silent for too long (Machine::silence_limit)
 //! client/http.rs             Body::chunk waits for the next bytes: pieces, cut anywhere
 //! watch/decode.rs            Lines: pieces become lines
-//! watch/any_store.rs         AnyStore::line knows the kind of the objects in this Store, and calls the next two functions
+//! watch.rs                   apply_line() calls the next three functions
 //! watch/decode.rs            WatchEvent::from_json: MODIFIED, with the object
 //! watch/machine.rs           Machine::line: the effect of MODIFIED is that the object is applied
 //! store.rs                   the object replaces its older version, and the listeners get a Change

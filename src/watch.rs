@@ -26,7 +26,6 @@
 //!
 //! See <https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes>.
 
-mod any_store;
 pub mod decode;
 mod end;
 mod health;
@@ -41,29 +40,18 @@ use tracing::{debug, trace};
 
 use crate::{
     backoff::Backoff,
-    client::{Body, Client, Collection, Error, Liveness, Permit},
-    resource::{ObjectMeta, Resource, Scope},
+    client::{Body, Client, Collection, Liveness, PageBody, Permit},
+    resource::{
+        Resource, Scope,
+        list::{Found, RawPage},
+    },
     store::Store,
 };
-pub(crate) use any_store::AnyStore;
-use any_store::PageHead;
 use decode::{LINE_BYTES_MAX, LineTooLong, Lines, WatchEvent};
 use end::End;
 pub use end::EndReason;
 pub use health::Health;
 pub use machine::{Effect, Lists, Machine, NextRequest, Pause};
-
-/// Decodes a line of a watch, asks `decide` for its effect, and applies this effect to the Store.
-///
-/// # Errors
-/// If the line is not an event.
-pub fn apply_line<K: Resource>(
-    store: &Store<K>,
-    line: &[u8],
-    decide: &mut dyn FnMut(&WatchEvent<&ObjectMeta>) -> Effect,
-) -> Result<Effect, serde_json::Error> {
-    AnyStore::line(store, line, decide)
-}
 
 /// A watch that ends this soon, without progress, is a failure.
 pub const VERY_SHORT: Duration = Duration::from_secs(1);
@@ -82,7 +70,7 @@ const GARBLED_BYTES_SHOWN: usize = 80;
 /// The pauses after failed requests. As in client-go, the first pause is 0.8 to 1.6 s, and the cap 30 s.
 pub const BACKOFF: Backoff = Backoff { first: Duration::from_millis(1600), cap: Duration::from_secs(30) };
 
-/// Watches `scope` and keeps `store` up to date. Runs until dropped.
+/// Watches `scope` and keeps `store` up to date. If the scope is invalid, reports that, and waits for ever. Runs until dropped.
 pub async fn watch<K: Resource>(
     client: Client,
     scope: Scope,
@@ -90,19 +78,8 @@ pub async fn watch<K: Resource>(
     store: &Store<K>,
     health: &Health,
 ) {
-    watch_if_valid(client, Collection::of::<K>(&scope), lists, store, health).await;
-}
-
-/// [`watch`] for a collection of any kind. If the scope is invalid, reports that, and waits for ever.
-pub(crate) async fn watch_if_valid(
-    client: Client,
-    collection: Result<Collection, Error>,
-    lists: Lists,
-    store: &dyn AnyStore,
-    health: &Health,
-) {
-    match collection {
-        Ok(collection) => watch_of(client, collection, Machine::new(lists), store, health).await,
+    match Collection::of::<K>(&scope) {
+        Ok(collection) => watch_collection(client, collection, Machine::new(lists), store, health).await,
         Err(error) => {
             health.failed(error.to_string(), false);
             // A restart does not repair an invalid name, so `/livez` must not fail.
@@ -116,18 +93,8 @@ pub(crate) async fn watch_if_valid(
 pub async fn watch_collection<K: Resource>(
     client: Client,
     collection: Collection,
-    machine: Machine,
-    store: &Store<K>,
-    health: &Health,
-) {
-    watch_of(client, collection, machine, store, health).await;
-}
-
-async fn watch_of(
-    client: Client,
-    collection: Collection,
     mut machine: Machine,
-    store: &dyn AnyStore,
+    store: &Store<K>,
     health: &Health,
 ) {
     let mut random = fastrand::Rng::new();
@@ -163,9 +130,8 @@ async fn watch_of(
             NextRequest::List(page) => {
                 // This permit is held until the page is in the Store.
                 let _permit = permit;
-                let page = client.page_of(&collection, &page).await.inspect(|_| health.heard());
-                match page.and_then(|page| store.page(page)) {
-                    Ok(page) => end_of_page(&page, &mut machine, store, &collection),
+                match client.page_of(&collection, &page).await.inspect(|_| health.heard()) {
+                    Ok(page) => read_page(page, &mut machine, store, &collection),
                     Err(error) => Err(End::failed(&error, &collection)),
                 }
             }
@@ -207,24 +173,39 @@ async fn watch_of(
     }
 }
 
-fn report(end: End, store: &dyn AnyStore, health: &Health) {
+fn report<K: Resource>(end: End, store: &Store<K>, health: &Health) {
     let is_forbidden = matches!(end.how, EndReason::Refused { code: 403, .. });
     if health.failed(end.problem, is_forbidden) {
         store.forbidden();
     }
 }
 
-/// Handles a page whose objects are in the Store.
-fn end_of_page(
-    page: &PageHead,
+/// Puts the objects of a page into the Store.
+fn read_page<K: Resource>(
+    page: PageBody,
     machine: &mut Machine,
-    store: &dyn AnyStore,
+    store: &Store<K>,
     collection: &Collection,
 ) -> Result<(), End> {
-    let PageHead { version, continue_token, objects } = page;
     let Collection { resource, scope, .. } = collection;
-    debug!(resource, scope = scope.to_string(), resource_version = %version, objects, "page");
-    match machine.page(version, continue_token) {
+    // One by one: there is never more than one object in memory that is not kept.
+    let read = page.read(|body| {
+        let page = RawPage::from_json(body)?;
+        let version = page.version()?;
+        // Also without objects: if this version is older, the server was restored from a backup.
+        store.listed(&version, []);
+        for object in page.items() {
+            let (found, bytes) = match store.kept.weigh(object.as_bytes()) {
+                Ok(bytes) => (Found::from_json(object)?, bytes),
+                Err(problem) => (Found::without_content(object, problem)?, 0),
+            };
+            store.listed_of(&version, [(found, bytes)]);
+        }
+        debug!(resource, scope = scope.to_string(), resource_version = %version, objects = page.items().count(), "page");
+        Ok((version, page.continue_token()))
+    });
+    let (version, continue_token) = read.map_err(|error| End::failed(&error, collection))?;
+    match machine.page(&version, &continue_token) {
         Effect::Complete(version) => store.list_ends(&version),
         Effect::End(how) => {
             let problem = "a page of a list repeats its own continue token".to_owned();
@@ -236,12 +217,12 @@ fn end_of_page(
 }
 
 /// Reads a watch to its end. Drops `permit` when a streaming list is complete.
-async fn follow(
+async fn follow<K: Resource>(
     mut body: Body,
     mut permit: Option<Permit<'_>>,
     machine: &mut Machine,
     timeout_secs: u32,
-    store: &dyn AnyStore,
+    store: &Store<K>,
     health: &Health,
     collection: &Collection,
 ) -> End {
@@ -287,10 +268,10 @@ async fn follow(
 }
 
 /// Handles all complete lines.
-fn read_lines(
+fn read_lines<K: Resource>(
     lines: &mut Lines,
     machine: &mut Machine,
-    store: &dyn AnyStore,
+    store: &Store<K>,
     health: &Health,
     collection: &Collection,
 ) -> Result<(), End> {
@@ -305,12 +286,12 @@ fn read_lines(
         };
         health.heard_line(line.len());
         let mut problem = String::new();
-        let effect = store.line(line, &mut |head| {
-            log_line(collection, head, line.len());
-            if let WatchEvent::Error(status) = head {
+        let effect = apply_line(store, line, |event| {
+            log_line(collection, event, line.len());
+            if let WatchEvent::Error(status) = event {
                 problem.clone_from(&status.message);
             }
-            machine.line(head)
+            machine.line(event)
         });
         let effect = effect.map_err(|error| {
             let start = String::from_utf8_lossy(&line[..line.len().min(GARBLED_BYTES_SHOWN)]);
@@ -323,11 +304,38 @@ fn read_lines(
     }
 }
 
+/// Decodes a line of a watch, asks `decide` for its effect on the Store, and has this effect.
+///
+/// # Errors
+/// If the line is not an event.
+pub fn apply_line<K: Resource>(
+    store: &Store<K>,
+    line: &[u8],
+    decide: impl FnOnce(&WatchEvent<K>) -> Effect,
+) -> Result<Effect, serde_json::Error> {
+    let (event, bytes) = match store.kept.weigh(line) {
+        Ok(bytes) => (WatchEvent::from_json(line)?, bytes),
+        Err(problem) => (WatchEvent::without_content(line, &problem)?, 0),
+    };
+    let effect = decide(&event);
+    match (&effect, event.object()) {
+        (Effect::Apply, Some(object)) => store.applied_of(object, bytes),
+        (Effect::Remove, Some(object)) => store.deleted(object),
+        (Effect::Listed, Some(object)) => store.listed_of("", [(object, bytes)]),
+        (Effect::Complete(version), None) => store.list_ends(version),
+        (Effect::Bookmark(version), None) => store.bookmark(version),
+        // No effect on the Store, or not an effect of such an event.
+        (Effect::Apply | Effect::Remove | Effect::Listed | Effect::Skip | Effect::End(_), None)
+        | (Effect::Complete(_) | Effect::Bookmark(_) | Effect::Skip | Effect::End(_), Some(_)) => {}
+    }
+    Ok(effect)
+}
+
 /// Logs a line of a watch, without the object, which may contain secrets.
-fn log_line(collection: &Collection, head: &WatchEvent<&ObjectMeta>, bytes: usize) {
-    let (object, version, status) = match head {
+fn log_line<K: Resource>(collection: &Collection, event: &WatchEvent<K>, bytes: usize) {
+    let (object, version, status) = match event {
         WatchEvent::Added(object) | WatchEvent::Modified(object) | WatchEvent::Deleted(object) => {
-            (Some(object), Some(&object.resource_version), None)
+            (Some(object.metadata()), Some(&object.metadata().resource_version), None)
         }
         WatchEvent::Bookmark { version, .. } => (None, Some(version), None),
         WatchEvent::Error(status) => (None, None, Some(status)),
@@ -335,7 +343,7 @@ fn log_line(collection: &Collection, head: &WatchEvent<&ObjectMeta>, bytes: usiz
     };
     debug!(
         resource = collection.resource,
-        "type" = head.type_name(),
+        "type" = event.type_name(),
         key = object.map(|object| display(object.key())),
         resource_version = version.map(display),
         code = status.map(|status| status.code),

@@ -13,11 +13,11 @@ use tracing::info;
 
 use super::{Cluster, Watch};
 use crate::{
-    client::{Client, Collection, Error, qualified},
+    client::{Client, qualified},
     locked,
     resource::{Labels, Resource, Scope},
     store::{Change, Kept, Listening, Portion, Store},
-    watch::{self, AnyStore, Health, Lists},
+    watch::{Health, Lists, watch},
 };
 
 /// By kind and namespace. The namespace is empty for all namespaces.
@@ -28,11 +28,12 @@ pub(super) struct OpenStream {
     scope: Scope,
     /// [`Kept::name`].
     kept: String,
-    pub(super) stream: Weak<dyn Any + Send + Sync>,
-    health: Arc<Health>,
-    store: Weak<dyn AnyStore>,
-    /// `deployments.apps`
-    resource: String,
+    stream: Weak<dyn AnyStream>,
+}
+
+/// A [`Stream`] of any kind.
+trait AnyStream: Any + Send + Sync {
+    fn look(&self) -> OpenWatch;
 }
 
 /// An open watch, for people and for metrics.
@@ -47,9 +48,10 @@ pub(crate) struct OpenWatch {
 }
 
 impl OpenStream {
-    /// Whether a [`Watch`] still shares the stream.
-    fn is_open(&self) -> bool {
-        self.stream.strong_count() > 0
+    /// The stream, if a [`Watch`] still shares it, and if it is one of this kind.
+    pub(super) fn stream<K: Resource>(&self) -> Option<Arc<Stream<K>>> {
+        let stream: Arc<dyn Any + Send + Sync> = self.stream.upgrade()?;
+        stream.downcast().ok()
     }
 }
 
@@ -104,7 +106,7 @@ impl Cluster {
     ) -> Watch<K> {
         let mut open = locked(&self.streams);
         open.retain(|_, streams| {
-            streams.retain(OpenStream::is_open);
+            streams.retain(|open| open.stream.strong_count() > 0);
             !streams.is_empty()
         });
         let mut streams = BTreeMap::<String, Vec<_>>::new();
@@ -115,21 +117,11 @@ impl Cluster {
             let namespace = namespace.to_owned();
             let open = open.entry((TypeId::of::<K>(), namespace.clone())).or_default();
             let known = open.iter().find(|open| open.scope == scope && open.kept == kept.name());
-            let known = known.and_then(|open| open.stream.upgrade()?.downcast::<Stream<K>>().ok());
-            let stream = known.unwrap_or_else(|| {
+            let stream = known.and_then(OpenStream::stream).unwrap_or_else(|| {
                 let stream = Stream::open(self.client.clone(), scope.clone(), self.lists, kept.clone());
                 let stream = Arc::new(stream);
-                let erased: Arc<dyn Any + Send + Sync> = stream.clone();
-                let health = Arc::clone(&stream.health);
-                let store: Arc<dyn AnyStore> = stream.store.clone();
-                open.push(OpenStream {
-                    scope,
-                    kept: kept.name().to_owned(),
-                    stream: Arc::downgrade(&erased),
-                    health,
-                    store: Arc::downgrade(&store),
-                    resource: qualified(K::GROUP, K::PLURAL),
-                });
+                let any: Weak<dyn AnyStream> = Arc::<Stream<K>>::downgrade(&stream);
+                open.push(OpenStream { scope, kept: kept.name().to_owned(), stream: any });
                 stream
             });
             streams.entry(namespace).or_default().push(stream);
@@ -140,33 +132,26 @@ impl Cluster {
     /// The health of each open watch.
     #[must_use]
     pub fn health(&self) -> Vec<Arc<Health>> {
-        let streams = locked(&self.streams);
-        streams.values().flatten().filter(|open| open.is_open()).map(|open| open.health.clone()).collect()
+        self.watches().into_iter().map(|open| open.health).collect()
     }
 
     /// Each open watch.
     pub(crate) fn watches(&self) -> Vec<OpenWatch> {
         let streams = locked(&self.streams);
-        let look = |open: &OpenStream| {
-            let store = open.store.upgrade()?;
-            let (resource, health) = (open.resource.clone(), Arc::clone(&open.health));
-            Some(OpenWatch { resource, health, objects: store.objects(), version: store.version() })
-        };
-        streams.values().flatten().filter(|open| open.is_open()).filter_map(look).collect()
+        streams.values().flatten().filter_map(|open| Some(open.stream.upgrade()?.look())).collect()
     }
 }
 
-/// The task of a stream, of any kind.
-async fn keep(
-    client: Client,
-    collection: Result<Collection, Error>,
-    lists: Lists,
-    store: Arc<dyn AnyStore>,
-    health: Arc<Health>,
-) {
-    // Also after a panic, so that `/livez` fails.
-    let _ended = health.ended_when_dropped();
-    watch::watch_if_valid(client, collection, lists, &*store, &health).await;
+impl<K: Resource> AnyStream for Stream<K> {
+    fn look(&self) -> OpenWatch {
+        let Stream { store, health, .. } = self;
+        OpenWatch {
+            resource: qualified(K::GROUP, K::PLURAL),
+            health: Arc::clone(health),
+            objects: store.len(),
+            version: store.version(),
+        }
+    }
 }
 
 impl<K: Resource> Stream<K> {
@@ -183,9 +168,14 @@ impl<K: Resource> Stream<K> {
                 }
             }
         });
-        let watching =
-            keep(client, Collection::of::<K>(&scope), lists, Arc::clone(&store) as _, Arc::clone(&health));
-        let task = tokio::spawn(watching);
+        let task = tokio::spawn({
+            let (scope, store, health) = (scope.clone(), Arc::clone(&store), Arc::clone(&health));
+            async move {
+                // Also after a panic, so that `/livez` fails.
+                let _ended = health.ended_when_dropped();
+                watch(client, scope, lists, &store, &health).await;
+            }
+        });
         let selector = Selector::parse(&scope.labels).ok().filter(|_| scope.fields.is_empty());
         Stream { scope, selector, store, health, task, _listening }
     }

@@ -19,7 +19,7 @@ use serde::{
 use serde_json::value::RawValue;
 use smol_str::SmolStr;
 
-use crate::resource::{ObjectMeta, Resource, Status, list::Found};
+use crate::resource::{Resource, Status, list::Found};
 
 /// Longest line that we accept, in bytes. etcd refuses objects above 1.5 MiB; as JSON, whose escapes can take six bytes
 /// for one (`<` becomes `\u003c`), such an object is a line of up to 9 MiB.
@@ -76,16 +76,16 @@ impl Lines {
     }
 }
 
-/// One line of a watch, with the object as a [`Found`], or with its metadata alone. See
+/// One line of a watch. See
 /// <https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes>.
 #[derive(Debug)]
-pub enum WatchEvent<O> {
+pub enum WatchEvent<K> {
     /// The object was created, or now matches the selector, or existed when the watch began.
-    Added(O),
+    Added(Found<K>),
     /// The object was changed.
-    Modified(O),
+    Modified(Found<K>),
     /// The object was deleted, or no longer matches the selector: its last state, with the version of the deletion.
-    Deleted(O),
+    Deleted(Found<K>),
     /// The watch has sent every change up to this version.
     Bookmark {
         /// The version from which the watch can be resumed.
@@ -99,7 +99,7 @@ pub enum WatchEvent<O> {
     Unknown(SmolStr),
 }
 
-impl<O> WatchEvent<O> {
+impl<K> WatchEvent<K> {
     /// The `type` on the wire.
     pub fn type_name(&self) -> &str {
         match self {
@@ -113,7 +113,7 @@ impl<O> WatchEvent<O> {
     }
 
     /// The object, if the event has one.
-    pub fn object(self) -> Option<O> {
+    pub fn object(self) -> Option<Found<K>> {
         match self {
             WatchEvent::Added(object) | WatchEvent::Modified(object) | WatchEvent::Deleted(object) => {
                 Some(object)
@@ -123,37 +123,20 @@ impl<O> WatchEvent<O> {
     }
 }
 
-impl<K: Resource> WatchEvent<Found<K>> {
-    /// The event with the metadata of its object alone.
-    pub fn head(&self) -> WatchEvent<&ObjectMeta> {
-        match self {
-            WatchEvent::Added(object) => WatchEvent::Added(object.metadata()),
-            WatchEvent::Modified(object) => WatchEvent::Modified(object.metadata()),
-            WatchEvent::Deleted(object) => WatchEvent::Deleted(object.metadata()),
-            WatchEvent::Bookmark { version, ends_initial_events } => {
-                WatchEvent::Bookmark { version: version.clone(), ends_initial_events: *ends_initial_events }
-            }
-            WatchEvent::Error(status) => WatchEvent::Error(status.clone()),
-            WatchEvent::Unknown(name) => WatchEvent::Unknown(name.clone()),
-        }
-    }
-
+impl<K: Resource> WatchEvent<K> {
     /// Decodes a line: in one pass if the object is readable, otherwise in two.
-    pub fn from_json(line: &[u8]) -> Result<WatchEvent<Found<K>>, serde_json::Error> {
+    pub fn from_json(line: &[u8]) -> Result<WatchEvent<K>, serde_json::Error> {
         // One UTF-8 check of the whole line is faster than one of each string.
         let line = str::from_utf8(line).map_err(de::Error::custom)?;
         serde_json::from_str(line).or_else(|_| WatchEvent::from_odd_json(line))
     }
 
-    fn from_odd_json(line: &str) -> Result<WatchEvent<Found<K>>, serde_json::Error> {
+    fn from_odd_json(line: &str) -> Result<WatchEvent<K>, serde_json::Error> {
         WatchEvent::from_json_by(line, Found::from_json)
     }
 
     /// Decodes a line, its object without its content, for this reason.
-    pub(crate) fn without_content(
-        line: &[u8],
-        error: &str,
-    ) -> Result<WatchEvent<Found<K>>, serde_json::Error> {
+    pub(crate) fn without_content(line: &[u8], error: &str) -> Result<WatchEvent<K>, serde_json::Error> {
         let line = str::from_utf8(line).map_err(de::Error::custom)?;
         WatchEvent::from_json_by(line, |object| Found::without_content(object, error.to_owned()))
     }
@@ -161,7 +144,7 @@ impl<K: Resource> WatchEvent<Found<K>> {
     fn from_json_by(
         line: &str,
         decode: impl FnOnce(&str) -> Result<Found<K>, serde_json::Error>,
-    ) -> Result<WatchEvent<Found<K>>, serde_json::Error> {
+    ) -> Result<WatchEvent<K>, serde_json::Error> {
         #[derive(Deserialize)]
         struct TypeAndObject<'a> {
             #[serde(borrow)]
@@ -202,8 +185,8 @@ struct BookmarkAnnotations {
     initial_events_end: SmolStr,
 }
 
-impl<O> From<Bookmark> for WatchEvent<O> {
-    fn from(bookmark: Bookmark) -> WatchEvent<O> {
+impl<K> From<Bookmark> for WatchEvent<K> {
+    fn from(bookmark: Bookmark) -> WatchEvent<K> {
         WatchEvent::Bookmark {
             version: bookmark.metadata.resource_version,
             ends_initial_events: bookmark.metadata.annotations.initial_events_end == "true",
@@ -211,7 +194,7 @@ impl<O> From<Bookmark> for WatchEvent<O> {
     }
 }
 
-impl<'de, K: Resource> Deserialize<'de> for WatchEvent<Found<K>> {
+impl<'de, K: Resource> Deserialize<'de> for WatchEvent<K> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_map(WatchEventVisitor(PhantomData))
     }
@@ -220,7 +203,7 @@ impl<'de, K: Resource> Deserialize<'de> for WatchEvent<Found<K>> {
 struct WatchEventVisitor<K>(PhantomData<fn() -> K>);
 
 impl<'de, K: Resource> Visitor<'de> for WatchEventVisitor<K> {
-    type Value = WatchEvent<Found<K>>;
+    type Value = WatchEvent<K>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a watch event, {\"type\": …, \"object\": …}")
@@ -256,7 +239,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::resource::kinds::Service;
+    use crate::resource::{ObjectMeta, kinds::Service};
 
     const TRANSCRIPT: &str = concat!(
         r#"{"type":"ADDED","object":{"kind":"Service","metadata":{"name":"日本語 🎉","resourceVersion":"5"}}}"#,
@@ -278,7 +261,7 @@ mod tests {
         for chunk in chunks {
             lines.push(chunk);
             while let Some(line) = lines.next_line().expect("a short line") {
-                events.push(match WatchEvent::<Found<Service>>::from_json(line).expect("an event") {
+                events.push(match WatchEvent::<Service>::from_json(line).expect("an event") {
                     WatchEvent::Added(object) => format!("added {}", object.metadata().name),
                     WatchEvent::Modified(Found::Readable(object)) => {
                         format!("modified {}", object.metadata.name)
@@ -339,12 +322,12 @@ mod tests {
 
         #[test]
         fn any_line_is_an_event_or_an_error(line in r#"[{}\[\]":,a-zA-Z0-9é\\]*"#, cut in any::<prop::sample::Index>()) {
-            let _ = WatchEvent::<Found<Service>>::from_json(line.as_bytes());
+            let _ = WatchEvent::<Service>::from_json(line.as_bytes());
             // And a true one, cut anywhere and gone on with something else.
             let (true_line, _) = TRANSCRIPT.split_once('\n').expect("lines");
             let cut = cut.index(true_line.len());
             let spoilt = [&true_line.as_bytes()[..cut], line.as_bytes()].concat();
-            let _ = WatchEvent::<Found<Service>>::from_json(&spoilt);
+            let _ = WatchEvent::<Service>::from_json(&spoilt);
         }
     }
 
@@ -380,13 +363,13 @@ mod tests {
     #[test]
     fn an_event_as_the_server_writes_it_is_read_in_one_pass() {
         let (line, _) = TRANSCRIPT.split_once('\n').expect("lines");
-        assert!(matches!(serde_json::from_str(line), Ok(WatchEvent::<Found<Service>>::Added(_))));
+        assert!(matches!(serde_json::from_str(line), Ok(WatchEvent::<Service>::Added(_))));
     }
 
     #[test]
     fn the_end_of_the_initial_events_is_an_annotation() {
         let line = br#"{"type":"BOOKMARK","object":{"metadata":{"annotations":{"k8s.io/initial-events-end":"true"},"resourceVersion":"10"}}}"#;
-        match WatchEvent::<Found<Service>>::from_json(line).expect("an event") {
+        match WatchEvent::<Service>::from_json(line).expect("an event") {
             WatchEvent::Bookmark { version, ends_initial_events } => {
                 assert!(ends_initial_events && version == "10")
             }
@@ -401,7 +384,7 @@ mod tests {
             "generation":9007199254740993,"creationTimestamp":"2026-11-21T07:00:00.123456789Z","managedFields":null,
             "unheardOf":{"deeper":[{"number":18446744073709551615},null,[[-9223372036854775808]]]}},
             "spec":{"ports":[{"port":80,"targetPort":80,"unheardOf":1e300}],"externalIPs":null},"status":null,"more":[]},"later":null}"#;
-        match WatchEvent::<Found<Service>>::from_json(line).expect("an event") {
+        match WatchEvent::<Service>::from_json(line).expect("an event") {
             WatchEvent::Added(Found::Readable(service)) => {
                 assert_eq!(service.metadata.generation, 9_007_199_254_740_993);
                 assert_eq!(service.metadata.resource_version, "7");
@@ -422,7 +405,7 @@ mod tests {
         }
         crate::kind!(Page, "example.com", "v1", "pages");
         let line = br#"{"type":"BOOKMARK","object":{"kind":"Page","metadata":{"resourceVersion":"10"}}}"#;
-        let event = WatchEvent::<Found<Page>>::from_json(line);
+        let event = WatchEvent::<Page>::from_json(line);
         assert!(
             matches!(event, Ok(WatchEvent::Bookmark { version, ends_initial_events: false }) if version == "10")
         );
@@ -433,9 +416,9 @@ mod tests {
         for line in
             ["", "{}", "null", "[]", "<html>", r#"{"type":"ADDED"}"#, r#"{"type":"ADDED","object":{}}"#]
         {
-            assert!(WatchEvent::<Found<Service>>::from_json(line.as_bytes()).is_err(), "{line}");
+            assert!(WatchEvent::<Service>::from_json(line.as_bytes()).is_err(), "{line}");
         }
         let line = br#"{"type":"RENAMED","object":{"metadata":{}}}"#;
-        assert!(matches!(WatchEvent::<Found<Service>>::from_json(line), Ok(WatchEvent::Unknown(_))));
+        assert!(matches!(WatchEvent::<Service>::from_json(line), Ok(WatchEvent::Unknown(_))));
     }
 }

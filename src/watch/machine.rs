@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     client::{LIST_STREAM_BYTES, Page, PermitFor, WatchFrom, WatchMode},
-    resource::{ObjectMeta, compare_versions},
+    resource::{Resource, compare_versions},
 };
 
 /// Most objects per page of a list. A page of 100 Deployments has about 0.5 MB, and the operator of MyWebservers reads three
@@ -244,16 +244,16 @@ impl Machine {
     }
 
     /// The effect of a line of a watch. Here, ADDED, MODIFIED and DELETED differ.
-    pub fn line(&mut self, event: &WatchEvent<&ObjectMeta>) -> Effect {
+    pub fn line<K: Resource>(&mut self, event: &WatchEvent<K>) -> Effect {
         self.lines += 1;
         if self.is_streaming() {
             return self.initial_event(event);
         }
         let (effect, version) = match event {
             WatchEvent::Added(object) | WatchEvent::Modified(object) => {
-                (Effect::Apply, &object.resource_version)
+                (Effect::Apply, &object.metadata().resource_version)
             }
-            WatchEvent::Deleted(object) => (Effect::Remove, &object.resource_version),
+            WatchEvent::Deleted(object) => (Effect::Remove, &object.metadata().resource_version),
             WatchEvent::Bookmark { version, ends_initial_events } => {
                 // Only a server that has sent one periodic BOOKMARK is expected to send more.
                 self.expects_bookmarks = !ends_initial_events;
@@ -267,7 +267,7 @@ impl Machine {
     }
 
     /// The effect of a line of a streaming list. Initial events come in no order, so the watch cannot resume from their versions.
-    fn initial_event(&mut self, event: &WatchEvent<&ObjectMeta>) -> Effect {
+    fn initial_event<K>(&mut self, event: &WatchEvent<K>) -> Effect {
         match event {
             WatchEvent::Added(_) => Effect::Listed,
             WatchEvent::Bookmark { version, ends_initial_events: true } => {

@@ -104,7 +104,7 @@ impl Bench {
 
     fn line(&mut self, kind: &str, object: &str) -> Option<EndReason> {
         let line = format!(r#"{{"type":"{kind}","object":{object}}}"#);
-        let effect = AnyStore::line(&self.store, line.as_bytes(), &mut |head| self.machine.line(head));
+        let effect = apply_line(&self.store, line.as_bytes(), |event| self.machine.line(event));
         ended(effect.expect("an event"))
     }
 
@@ -1057,7 +1057,10 @@ fn transitions(lists: Lists) -> Vec<String> {
                 }
             }
             State::Streaming { .. } => {
-                machine.line(&WatchEvent::Bookmark { version: "60".into(), ends_initial_events: true });
+                machine.line::<Service>(&WatchEvent::Bookmark {
+                    version: "60".into(),
+                    ends_initial_events: true,
+                });
                 add(from, node(&machine), "end marker");
             }
             State::Following => {}

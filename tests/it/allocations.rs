@@ -20,8 +20,7 @@ const EVENT: &[u8] = include_bytes!("data/deployment_event.json");
 #[test]
 fn one_deployment_event_takes_48_allocations() {
     let mut event = None;
-    let used =
-        allocation_counter::measure(|| event = Some(WatchEvent::<Found<Deployment>>::from_json(EVENT)));
+    let used = allocation_counter::measure(|| event = Some(WatchEvent::<Deployment>::from_json(EVENT)));
     let Some(Ok(WatchEvent::Modified(decoded))) = event else { panic!("not read: {event:?}") };
     assert_eq!(decoded.metadata().name, "mws-web");
     assert_eq!(used.count_total, 48);
@@ -35,7 +34,7 @@ fn a_mywebserver_takes_5474_bytes_with_its_children() {
     let service = include_str!("data/service.json");
     let mut all = None;
     let used = allocation_counter::measure(|| {
-        let deployment = WatchEvent::<Found<Deployment>>::from_json(event.as_bytes()).unwrap();
+        let deployment = WatchEvent::<Deployment>::from_json(event.as_bytes()).unwrap();
         all = Some((
             deployment,
             Found::<Service>::from_json(service).unwrap(),

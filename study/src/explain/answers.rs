@@ -63,17 +63,17 @@ impl Explainer {
         let (was_unversioned, by_list) = (followed.is_unversioned(), followed.by_list());
         let Followed { machine, store, .. } = followed;
         let (mut unlisted, mut status, mut type_name) = (None, None, String::new());
-        let effect = apply_line(store, line.as_bytes(), &mut |head| {
-            head.type_name().clone_into(&mut type_name);
-            match head {
+        let effect = apply_line(store, line.as_bytes(), |event| {
+            event.type_name().clone_into(&mut type_name);
+            match event {
                 WatchEvent::Modified(object) | WatchEvent::Deleted(object) => {
-                    let is_unlisted = !store.is_synced() && store.find(&object.key()).is_none();
-                    unlisted = is_unlisted.then(|| (*object).clone());
+                    let is_unlisted = !store.is_synced() && store.find(&object.metadata().key()).is_none();
+                    unlisted = is_unlisted.then(|| object.metadata().clone());
                 }
                 WatchEvent::Error(error) => status = Some(error.clone()),
                 WatchEvent::Added(_) | WatchEvent::Bookmark { .. } | WatchEvent::Unknown(_) => {}
             }
-            machine.line(head)
+            machine.line(event)
         });
         if was_unversioned && !matches!(effect, Ok(Effect::Bookmark(_))) {
             store.bookmark(&"".into());

@@ -6,7 +6,7 @@ use std::{fs, io::Write};
 use allocation_counter::measure;
 use listwatch::{
     client::{Config, Env, Options},
-    resource::{Resource, kinds::Deployment, list::Found},
+    resource::{Resource, kinds::Deployment},
     watch::decode::{Lines, WatchEvent},
 };
 use listwatch_operators::mywebserver::MyWebserver;
@@ -43,7 +43,7 @@ fn events<K: Resource + std::fmt::Debug>(chunks: &[&[u8]], mut report: impl FnMu
     for chunk in chunks {
         lines.push(chunk);
         loop {
-            match lines.next_line().map(|line| line.map(WatchEvent::<Found<K>>::from_json)) {
+            match lines.next_line().map(|line| line.map(WatchEvent::<K>::from_json)) {
                 Ok(Some(Ok(event))) => report(format!("{event:?}")),
                 Ok(Some(Err(error))) => return report(error.to_string()),
                 Ok(None) => break,

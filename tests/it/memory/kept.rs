@@ -65,7 +65,7 @@ fn check<K: Resource>(needs: &Value, shapes: &[(&str, &str)]) {
         let used = allocation_counter::measure(|| {
             for number in 0..OBJECTS {
                 let line = line.replace("NAME", &format!("o-{number}"));
-                apply_line(&store, line.as_bytes(), &mut |_| Effect::Apply).expect("an event");
+                apply_line(&store, line.as_bytes(), |_| Effect::Apply).expect("an event");
             }
         });
         for key in store.keys() {
