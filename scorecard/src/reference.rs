@@ -82,6 +82,13 @@ pub(super) struct Reference<'a> {
     /// Runs whose operator has settled in this state.
     settled: Mutex<Vec<Lab<'a>>>,
     repaired: OnceCell<Vec<ChildKey>>,
+    deleted: OnceCell<Deleted<'a>>,
+}
+
+/// A run whose custom resources are deleted when the operator has settled, and the writes of the operator for that.
+pub(super) struct Deleted<'a> {
+    pub(super) lab: Lab<'a>,
+    pub(super) writes: Vec<Trigger>,
 }
 
 struct Run<'a> {
@@ -138,7 +145,6 @@ impl<'a> Reference<'a> {
         let Run { lab: first, state, loops, worked, requests, writes, .. } = first;
         let triggers = triggers(&requests, &writes, &mask);
         let writes = writes.iter().map(|write| format!("{} {}", write.verb(), write.resource)).collect();
-        let (settled, repaired) = (Mutex::default(), OnceCell::new());
         Ok(Reference {
             scorecard,
             state,
@@ -152,8 +158,9 @@ impl<'a> Reference<'a> {
             writes,
             pace,
             jobs,
-            settled,
-            repaired,
+            settled: Mutex::default(),
+            repaired: OnceCell::new(),
+            deleted: OnceCell::new(),
         })
     }
 
@@ -220,11 +227,6 @@ impl<'a> Reference<'a> {
         lab.create_samples().await?;
         lab.settle().await?;
         Ok(lab)
-    }
-
-    /// The operator's writes in a run since a version.
-    pub(super) fn triggers_of(&self, lab: &Lab<'_>, since: u64) -> Vec<Trigger> {
-        triggers(&lab.server.requests(), &lab.work_since(since), &self.mask)
     }
 
     /// The object that a create of the first run made.
@@ -303,6 +305,26 @@ impl<'a> Reference<'a> {
             Ok(children)
         });
         repaired.await.map(Vec::as_slice)
+    }
+
+    /// A run whose custom resources are deleted.
+    pub(super) async fn deleted(&self) -> Result<&Deleted<'a>, CannotJudge> {
+        let deleted = self.deleted.get_or_try_init(async || {
+            // Not one that was given back: the history of its server may no longer have all writes.
+            let mut lab = self.lab().await?;
+            lab.connected().await?;
+            lab.create_samples().await?;
+            lab.until_work_since(lab.version).await;
+            lab.settle().await?;
+            let settled = lab.server.version();
+            lab.delete_samples("Background").await;
+            lab.settle().await?;
+            lab.lasting(|lab| lab.remaining()).await?;
+            let writes = triggers(&lab.server.requests(), &lab.work_since(settled), &self.mask);
+            lab.kill().await;
+            Ok(Deleted { lab, writes })
+        });
+        deleted.await
     }
 
     /// Waits until a run has the state of the reference.

@@ -7,8 +7,8 @@
 use super::worst;
 use crate::{
     fault_choice::FaultChoice,
-    lab::{ChildKey, Lab},
-    reference::{Reference, Trigger},
+    lab::ChildKey,
+    reference::{Deleted, Reference, Trigger},
     report::{Outcome, Verdict},
     settings::CannotJudge,
 };
@@ -46,10 +46,10 @@ impl<'r> Deletion<'r> {
 }
 
 pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
-    let deleted = deleted(reference).await?;
-    let all = all(reference, &deleted);
+    let deleted = reference.deleted().await?;
+    let all = all(reference, deleted);
     let choice = FaultChoice::of(reference.scorecard, NAME, DELETIONS_MAX, all, |deletion| &deletion.name);
-    let runs = choice.tried.iter().map(|deletion| run(reference, &deleted, deletion));
+    let runs = choice.tried.iter().map(|deletion| run(reference, deleted, deletion));
     let worst = worst(reference, runs).await?.filter(|worst| worst.result != Outcome::Pass);
     let pass = || Verdict::pass(format!("{}, nothing is left", choice.text("deletions")));
     Ok(choice.complete(worst.unwrap_or_else(pass)))
@@ -57,30 +57,8 @@ pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJu
 
 /// The faults that `--only` can name.
 pub(super) async fn faults(reference: &Reference<'_>) -> Result<Vec<String>, CannotJudge> {
-    let deleted = deleted(reference).await?;
-    Ok(all(reference, &deleted).into_iter().map(|deletion| deletion.name).collect())
-}
-
-/// A run whose custom resources are deleted when the operator has settled, and the writes of the operator for that.
-struct Deleted<'a> {
-    lab: Lab<'a>,
-    writes: Vec<Trigger>,
-}
-
-async fn deleted<'a>(reference: &Reference<'a>) -> Result<Deleted<'a>, CannotJudge> {
-    // Not one that was given back: the history of its server may no longer have all writes.
-    let mut lab = reference.lab().await?;
-    lab.connected().await?;
-    lab.create_samples().await?;
-    lab.until_work_since(lab.version).await;
-    lab.settle().await?;
-    let settled = lab.server.version();
-    lab.delete_samples("Background").await;
-    lab.settle().await?;
-    lab.lasting(|lab| lab.remaining()).await?;
-    let writes = reference.triggers_of(&lab, settled);
-    lab.kill().await;
-    Ok(Deleted { lab, writes })
+    let deleted = reference.deleted().await?;
+    Ok(all(reference, deleted).into_iter().map(|deletion| deletion.name).collect())
 }
 
 fn all<'r>(reference: &'r Reference<'_>, deleted: &Deleted<'_>) -> Vec<Deletion<'r>> {

@@ -546,6 +546,17 @@ async fn a_failure_is_shown_again_by_its_replay_and_is_in_the_json() {
     assert!(journal.log.contains("running 1 test"), "{}", journal.log);
 }
 
+/// The record was of the deletion that the faults are taken from, which ended last.
+#[tokio::test]
+async fn the_record_of_a_failed_deletion_is_of_this_deletion() {
+    let only = vec!["deletes-cleanly:down-with-children".to_owned()];
+    let scorecard = Scorecard { only, ..impatient("needs-what-it-deletes") };
+    let report = scorecard::run(&scorecard, |_| {}).await.unwrap();
+    let journal = report.failed().next().unwrap().journal.as_ref().unwrap();
+    // It was started again.
+    assert!(journal.requests_jsonl().contains("\"operator-2\""));
+}
+
 /// An ignored child that stayed away moved the places of the others, and the next one was not tried.
 #[tokio::test]
 async fn a_child_beside_an_ignored_one_must_be_repaired() {
