@@ -894,15 +894,18 @@ impl<'a> Lab<'a> {
         })
     }
 
-    /// What is wrong for longer than [`Scorecard::patience`]. Returns as soon as nothing is.
+    /// What is wrong with the server's state, or its requests, for longer than [`Scorecard::patience`]. Returns as soon as nothing is.
     pub(super) async fn lasting<T>(&mut self, wrong: impl Fn(&Lab) -> Vec<T>) -> Result<Vec<T>, CannotJudge> {
-        let mut ticks = 0;
+        let (mut ticks, mut seen, mut found) = (0, None, Vec::new());
         loop {
-            let found = wrong(self);
+            let version = self.server.version();
+            let now = (version, self.server.request_count());
+            if seen.replace(now) != Some(now) {
+                found = wrong(self);
+            }
             if found.is_empty() || TICK * ticks > self.scorecard.patience {
                 return Ok(found);
             }
-            let version = self.server.version();
             sleep(TICK).await;
             ticks += 1;
             if self.server.writes_since(version).iter().any(|write| self.is_work(write)) {
