@@ -370,6 +370,12 @@ impl<'a> Lab<'a> {
         self.server.resource_of(sample).is_some_and(|resource| resource.is_namespaced())
     }
 
+    /// The namespaces of the samples.
+    pub(super) fn sample_namespaces(&self) -> HashSet<&'a str> {
+        let samples = self.scorecard.samples.iter().filter(|sample| self.is_namespaced(sample));
+        samples.map(|sample| sample["metadata"]["namespace"].as_str().unwrap_or(NAMESPACE)).collect()
+    }
+
     /// The children whose owner is a cluster-wide sample.
     pub(super) fn children_of_cluster(&self) -> Vec<String> {
         let samples = self.custom_samples().filter(|sample| !self.is_namespaced(sample));

@@ -30,10 +30,15 @@ pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJu
         lab.end().await;
         return Ok(Verdict::new(Outcome::Skip, "it writes nothing there: does it serve only one namespace?"));
     }
-    let of_cluster = lab.children_of_cluster();
+    let (of_cluster, namespaces) = (lab.children_of_cluster(), lab.sample_namespaces());
+    // Elsewhere, it may be one for all namespaces.
+    let is_beside_sample =
+        |object: &str| object.split('/').nth(1).is_some_and(|namespace| namespaces.contains(namespace));
     let differences = |lab: &Lab<'_>| {
         let mut all = reference.state.differences_in(&lab.snapshot(), &reference.mask, SECOND);
-        all.retain(|difference| !of_cluster.contains(&difference.object));
+        all.retain(|difference| {
+            is_beside_sample(&difference.object) && !of_cluster.contains(&difference.object)
+        });
         all
     };
     let differences = lab.lasting(differences).await?;

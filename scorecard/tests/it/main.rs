@@ -400,6 +400,16 @@ async fn an_operator_whose_children_have_random_names_passes() {
     assert_eq!(found(&report), Vec::<String>::new());
 }
 
+/// It was missing in the second namespace.
+#[tokio::test]
+async fn a_child_in_a_namespace_of_its_own_has_no_copy() {
+    let mut scorecard = settings(command("keeps-one-elsewhere"));
+    scorecard.only = vec!["two-namespaces".to_owned()];
+    scorecard.patience = Duration::from_secs(2);
+    let report = scorecard::run(&scorecard, |_| {}).await.unwrap();
+    assert_eq!(found(&report), Vec::<String>::new());
+}
+
 /// The change back was refused, and the state before was expected nevertheless.
 #[tokio::test]
 async fn a_field_that_only_grows_is_not_expected_to_shrink() {

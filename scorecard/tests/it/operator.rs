@@ -447,6 +447,16 @@ impl Operator {
         }
     }
 
+    /// Creates a ConfigMap that all Pages have, in a namespace of its own. Whether it exists.
+    async fn keep_elsewhere(&self) -> bool {
+        let (namespace, name) = ("kube-public", "pages");
+        if self.cached("configmaps").contains_key(&(namespace.to_owned(), name.to_owned())) {
+            return true;
+        }
+        let map = json!({"metadata": {"name": name}});
+        [201, 409].contains(&self.send(Method::POST, &path("configmaps", namespace), map).await.0)
+    }
+
     /// Deletes the Page's ConfigMaps of shards that are no longer in the spec.
     async fn delete_shards(&self, page: &Value) -> bool {
         let (namespace, name) = key(page);
@@ -539,6 +549,9 @@ impl Operator {
         }
         if self.has("deletes-similar-names") {
             self.delete_similar(page).await;
+        }
+        if self.has("keeps-one-elsewhere") && !self.keep_elsewhere().await {
+            return false;
         }
         if self.has("reads-and-notes-the-second") {
             for _ in 0..READS {
