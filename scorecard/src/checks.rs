@@ -34,6 +34,7 @@ mod slow_answers;
 mod stalled_watch;
 mod time_travel;
 mod throttled;
+pub(super) mod upgrade;
 mod watches_come_back;
 
 use std::{collections::BTreeMap, pin::pin};
@@ -61,7 +62,7 @@ type CheckRun = for<'r, 'a> fn(&'r Reference<'a>) -> LocalBoxFuture<'r, Result<V
 
 /// The checks in the order in which they run: those that find most first.
 #[rustfmt::skip]
-pub(super) const CHECKS: [NamedCheck; 35] = [
+pub(super) const CHECKS: [NamedCheck; 36] = [
     ("converges", Extent::Quick, |reference| ready(Ok(converges::check(reference))).boxed_local()),
     ("quiet", Extent::Quick, |reference| quiet::check(reference).boxed_local()),
     ("restart-is-silent", Extent::Quick, |reference| restart_is_silent::check(reference).boxed_local()),
@@ -95,6 +96,7 @@ pub(super) const CHECKS: [NamedCheck; 35] = [
     ("one-bad-object", Extent::Checks, |reference| one_bad_object::check(reference).boxed_local()),
     ("two-namespaces", Extent::Checks, |reference| two_namespaces::check(reference).boxed_local()),
     ("shared-children", Extent::Checks, |reference| shared_children::check(reference).boxed_local()),
+    (upgrade::NAME, Extent::Checks, |reference| upgrade::check(reference).boxed_local()),
     ("restored-backup", Extent::Faults, |reference| restored_backup::check(reference).boxed_local()),
     ("stalled-watch", Extent::Faults, |reference| stalled_watch::check(reference).boxed_local()),
     // It compares the requests of all checks.

@@ -7,6 +7,9 @@ use listwatch_apiserver::{RequestRecord, WriteRecord};
 /// What the names of the operator's users begin with, one for each process.
 pub(super) const OPERATOR: &str = "operator-";
 
+/// What the names of the users of the previous version end with.
+pub(super) const PREVIOUS: &str = "-previous";
+
 tokio::task_local! {
     /// The last run that ended in a check. Checks return from many places, so a run notes this when it is dropped.
     static LAST: RefCell<Option<Journal>>;
@@ -79,7 +82,8 @@ pub(super) async fn recorded<T>(check: impl Future<Output = T>) -> (T, Option<Jo
 /// Keeps the record of a run that ends.
 pub(super) fn note(journal: impl FnOnce() -> Journal) {
     let journal = journal();
-    let own = journal.requests.iter().filter(|request| request.user.starts_with(OPERATOR));
+    let is_judged = |user: &str| user.starts_with(OPERATOR) && !user.ends_with(PREVIOUS);
+    let own = journal.requests.iter().filter(|request| is_judged(&request.user));
     // Outside of a check, nobody asks for it.
     let _ = ASKED.try_with(|all| all.borrow_mut().extend(own.map(Asked::of)));
     let _ = LAST.try_with(|last| last.replace(Some(journal)));

@@ -23,7 +23,7 @@ use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
 use super::{
-    journal::{self, Journal, OPERATOR},
+    journal::{self, Journal, OPERATOR, PREVIOUS},
     process::Process,
     report::{Outcome, Verdict},
     settings::{CannotJudge, Scorecard},
@@ -78,6 +78,15 @@ const NAMESPACE: &str = "default";
 /// A namespace for copies of the samples. It sorts before the others.
 pub(super) const SECOND: &str = "a-scorecard";
 
+/// Which of the two operators a process is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Release {
+    /// The operator that is judged.
+    Judged,
+    /// That of [`Scorecard::previous`].
+    Previous,
+}
+
 /// An object that the operator has created.
 pub(super) struct Dependent {
     /// `statefulsets.apps`
@@ -129,6 +138,10 @@ pub(super) struct Lab<'a> {
     _lock: File,
     dir: TempDir,
     process: Option<Process>,
+    /// What [`Lab::start`] starts.
+    pub(super) release: Release,
+    /// A process that runs beside this one.
+    other: Option<Process>,
     starts: usize,
     /// How often [`Lab::delete_children`] has deleted children of the process.
     pub(super) deletions: usize,
@@ -165,6 +178,8 @@ impl<'a> Lab<'a> {
             _lock: lock,
             dir,
             process: None,
+            release: Release::Judged,
+            other: None,
             starts: 0,
             deletions: 0,
             incidents: Vec::new(),
@@ -221,7 +236,11 @@ impl<'a> Lab<'a> {
 
     /// The user of the process that runs now.
     pub(super) fn user(&self) -> String {
-        format!("{OPERATOR}{}", self.starts)
+        let release = match self.release {
+            Release::Judged => "",
+            Release::Previous => PREVIOUS,
+        };
+        format!("{OPERATOR}{}{release}", self.starts)
     }
 
     /// The version at which a custom resource got its `deletionTimestamp`, if it has waited for something.
@@ -255,8 +274,34 @@ impl<'a> Lab<'a> {
         let written = fs::write(&kubeconfig, self.server.kubeconfig_of(&self.user()));
         written.map_err(|error| CannotJudge(format!("{}: {error}", kubeconfig.display())))?;
         let log = self.dir.path().join(format!("log-{}", self.starts));
-        self.process = Some(Process::start(&self.scorecard.command, &kubeconfig, log)?);
+        let command = match self.release {
+            Release::Judged => &self.scorecard.command,
+            Release::Previous => &self.scorecard.previous,
+        };
+        self.process = Some(Process::start(command, &kubeconfig, log)?);
         Ok(())
+    }
+
+    /// Starts the judged operator beside the process that runs, and waits until it sends a request: it may wait for a Lease then.
+    pub(super) async fn start_beside(&mut self) -> Result<(), CannotJudge> {
+        self.other = self.process.take();
+        self.release = Release::Judged;
+        self.start()?;
+        let user = self.user();
+        let mut waited = Duration::ZERO;
+        while waited < self.scorecard.start && !self.server.requests().iter().any(|one| one.user == user) {
+            sleep(TICK).await;
+            waited += TICK;
+        }
+        Ok(())
+    }
+
+    /// Kills the process that was there before [`Lab::start_beside`].
+    pub(super) async fn kill_other(&mut self) {
+        if let Some(other) = self.other.take() {
+            other.kill().await;
+        }
+        self.delete_leases().await;
     }
 
     /// Kills the operator as a crash does. Its Leases are deleted, so that its successor does not wait for their end.
@@ -267,9 +312,13 @@ impl<'a> Lab<'a> {
         self.delete_leases().await;
     }
 
+    /// Deletes the Leases, but for those of the process that runs.
     async fn delete_leases(&self) {
+        let mut held = self.server.writes_since(self.version);
+        held.retain(|write| self.process.is_some() && write.user == self.user());
         for (resource, key, _) in self.server.checkpoint().objects() {
-            if resource == "leases.coordination.k8s.io" && !key.starts_with("kube-node-lease/") {
+            let is_held = held.iter().any(|write| (&*write.resource, &*write.object) == (resource, key));
+            if resource == "leases.coordination.k8s.io" && !key.starts_with("kube-node-lease/") && !is_held {
                 self.request(Method::DELETE, &self.path_of_object(resource, key), Value::Null).await;
             }
         }

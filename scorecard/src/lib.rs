@@ -106,6 +106,7 @@ pub async fn run(scorecard: &Scorecard, done: impl FnMut(&CheckResult)) -> Resul
 async fn run_all(scorecard: &Scorecard, mut done: impl FnMut(&CheckResult)) -> Result<Report, CannotJudge> {
     checks::validate_only(&scorecard.only, &names())?;
     process::validate_placeholders(&scorecard.command)?;
+    process::validate_placeholders(&scorecard.previous)?;
     lab::remove_left_behind();
     let mut report = Report { checks: Vec::new(), seed: scorecard.seed };
     let mut add = |report: &mut Report, check: CheckResult| {
@@ -127,6 +128,9 @@ async fn run_all(scorecard: &Scorecard, mut done: impl FnMut(&CheckResult)) -> R
     let reference = reference?;
     reference.validate_kinds().await?;
     checks::validate_faults(&reference).await?;
+    if !scorecard.previous.is_empty() && of_runs.iter().any(|(name, ..)| *name == checks::upgrade::NAME) {
+        reference.previous().await?;
+    }
     let run = async |(name, _, run): checks::NamedCheck| {
         let started = Instant::now();
         let (verdict, journal) = journal::recorded(run(&reference)).await;

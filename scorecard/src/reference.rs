@@ -11,7 +11,7 @@ use serde_json::Value;
 use tokio::{sync::OnceCell, time::Instant};
 
 use super::{
-    lab::{ChildKey, Lab, Pace},
+    lab::{ChildKey, Lab, Pace, Release},
     report::{Outcome, Verdict},
     settings::{CannotJudge, Scorecard},
     snapshot::{Mask, Snapshot, name_of, without_parts},
@@ -83,6 +83,7 @@ pub(super) struct Reference<'a> {
     settled: Mutex<Vec<Lab<'a>>>,
     repaired: OnceCell<Vec<ChildKey>>,
     deleted: OnceCell<Deleted<'a>>,
+    previous: OnceCell<Lab<'a>>,
 }
 
 /// A run whose custom resources are deleted when the operator has settled, and the writes of the operator for that.
@@ -161,6 +162,7 @@ impl<'a> Reference<'a> {
             settled: Mutex::default(),
             repaired: OnceCell::new(),
             deleted: OnceCell::new(),
+            previous: OnceCell::new(),
         })
     }
 
@@ -200,6 +202,15 @@ impl<'a> Reference<'a> {
     /// A run that begins with the state at a version of another run.
     pub(super) async fn at_version_of(&self, other: &Lab<'a>, version: u64) -> Result<Lab<'a>, CannotJudge> {
         self.begin(Lab::at(other, version).await?).await
+    }
+
+    /// A run that begins with the state that the previous version has left, with this operator.
+    pub(super) async fn after_previous(&self, release: Release) -> Result<Lab<'a>, CannotJudge> {
+        let previous = self.previous().await?;
+        let mut lab = Lab::at(previous, previous.server.version()).await?;
+        lab.release = release;
+        lab.noise.clone_from(&previous.noise);
+        self.begin(lab).await
     }
 
     async fn begin(&self, mut lab: Lab<'a>) -> Result<Lab<'a>, CannotJudge> {
@@ -325,6 +336,25 @@ impl<'a> Reference<'a> {
             Ok(Deleted { lab, writes })
         });
         deleted.await
+    }
+
+    /// A run whose samples were served by the previous version of the operator, which was killed when it had settled.
+    pub(super) async fn previous(&self) -> Result<&Lab<'a>, CannotJudge> {
+        let previous = self.previous.get_or_try_init(async || {
+            let mut lab = Lab::new(self.scorecard).await?;
+            lab.release = Release::Previous;
+            let mut lab = self.begin(lab).await?;
+            lab.connected().await?;
+            lab.create_samples().await?;
+            lab.until_work_since(lab.version).await;
+            lab.settle_fully().await?;
+            if lab.work_since(lab.version).is_empty() && lab.noise.is_empty() {
+                return Err(CannotJudge("COMMAND wrote nothing after the samples were created".to_owned()));
+            }
+            lab.kill().await;
+            Ok(lab)
+        });
+        previous.await.map_err(|CannotJudge(why)| CannotJudge(format!("--previous: {why}")))
     }
 
     /// Waits until a run has the state of the reference.

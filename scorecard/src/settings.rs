@@ -31,6 +31,8 @@ pub struct Scorecard {
     /// The program and its arguments. `{kubeconfig}` in them becomes the path of the kubeconfig, which is also in `KUBECONFIG`.
     /// Without a program, only the checks of files run.
     pub command: Vec<String>,
+    /// The program of the version before, and its arguments, to test the upgrade from it.
+    pub previous: Vec<String>,
     /// Kinds of objects that may stay after the deletion: `PersistentVolumeClaim`.
     pub keep: Vec<String>,
     /// What is not compared: a `KIND`, or a field as `KIND:PATH`, such as `ConfigMap:.data.time`.
@@ -63,6 +65,7 @@ impl Scorecard {
             rbac: Vec::new(),
             bundle: Vec::new(),
             command,
+            previous: Vec::new(),
             keep: Vec::new(),
             ignore: Vec::new(),
             extent: Extent::Checks,

@@ -13,7 +13,7 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use listwatch_apiserver::{ApiServer, Checkpoint, differences};
+use listwatch_apiserver::{ApiServer, Checkpoint, WriteRecord, differences};
 use regex::Regex;
 use serde_json::{Map, Value};
 
@@ -293,6 +293,28 @@ impl Snapshot {
             expected != found.replace(namespace, own)
         });
         differences
+    }
+
+    /// A field that a write changes although it had the value of this state. No status is compared.
+    pub(super) fn needless_change(&self, write: &WriteRecord, mask: &Mask) -> Option<String> {
+        let (before, after) = (write.before.as_ref()?, write.after.as_ref()?);
+        let name = name_of(&write.resource, &write.object, before);
+        let [expected] = &self.0.get(&name)?[..] else { return None };
+        let [before, after] = [before, after].map(|object| {
+            let mut value = normalised(object, &HashMap::new(), false);
+            if write.resource == "secrets" {
+                hide(&mut value);
+            }
+            value
+        });
+        let (mut wrong, mut changed) = (Vec::new(), Vec::new());
+        differences(expected, &before, "", &mut wrong);
+        differences(&before, &after, "", &mut changed);
+        let was_right = |path: &String| {
+            !wrong.iter().any(|wrong| path.starts_with(wrong) || wrong.starts_with(path.as_str()))
+        };
+        let path = changed.into_iter().find(|path| was_right(path) && !mask.hides(&name, path))?;
+        Some(format!("{name} {path}"))
     }
 
     /// What is in one and not in the other, or different.

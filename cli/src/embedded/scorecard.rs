@@ -55,6 +55,9 @@ struct ScorecardFlags {
     /// Directory with a bundle for the Operator Lifecycle Manager
     #[arg(long, value_name = "DIR")]
     bundle: Option<PathBuf>,
+    /// The operator's previous version, to test the upgrade from it: program and arguments in one text, with spaces between them
+    #[arg(long, value_name = "COMMAND", requires = "command")]
+    previous: Option<String>,
     /// Kind of objects that may stay when the custom resource is deleted, such as PersistentVolumeClaim; may be repeated
     #[arg(long, value_name = "KIND")]
     keep: Vec<String>,
@@ -133,6 +136,8 @@ pub(super) fn main(args: ScorecardArgs) -> Result<(), Failure> {
         let manifests = dir.join("manifests");
         settings.bundle = objects("--bundle", &[if manifests.is_dir() { manifests } else { dir.clone() }])?;
     }
+    settings.previous =
+        args.previous.iter().flat_map(|text| text.split_whitespace()).map(str::to_owned).collect();
     settings.keep.clone_from(&args.keep);
     settings.ignore.clone_from(&args.ignore);
     settings.only.clone_from(&args.only);
@@ -296,11 +301,12 @@ fn print(args: &ScorecardFlags, check: &CheckResult) -> Result<(), Failure> {
 fn replay(args: &ScorecardFlags, check: &CheckResult) -> String {
     let mut words = vec!["listwatch scorecard".to_owned()];
     let paths = |paths: &[PathBuf]| paths.iter().map(|path| path.display().to_string()).collect();
-    let flags: [(&str, Vec<String>); 7] = [
+    let flags: [(&str, Vec<String>); 8] = [
         ("--crd", paths(&args.crd)),
         ("--sample", paths(&args.sample)),
         ("--rbac", paths(&args.rbac)),
         ("--bundle", paths(args.bundle.as_slice())),
+        ("--previous", args.previous.iter().cloned().collect()),
         ("--keep", args.keep.clone()),
         ("--ignore", args.ignore.clone()),
         ("--settled", args.settled.iter().map(ToString::to_string).collect()),

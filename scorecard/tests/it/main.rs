@@ -16,7 +16,7 @@ use listwatch_scorecard::{self as scorecard, CannotJudge, CheckResult, Extent, O
 use serde_json::{Value, json};
 
 /// The bugs, the check that finds each, and what it says.
-const BUGS: [(&str, &str, &str); 58] = [
+const BUGS: [(&str, &str, &str); 62] = [
     ("panics", "converges", "panicked at"),
     ("polls", "quiet", " requests in "),
     ("spins", "quiet", " s of CPU time in "),
@@ -188,6 +188,23 @@ const BUGS: [(&str, &str, &str); 58] = [
         "restored-backup",
         "children deleted after a backup was restored: configmaps/default/a is missing, and 2 more (repaired by a restart)",
     ),
+    // The previous version gave the Secret a random name.
+    ("renames-its-secret", "upgrade", "after the previous version has stopped: secrets/default/a-"),
+    (
+        "recreates-what-it-upgrades",
+        "upgrade",
+        "after the previous version has stopped: configmaps/default/a was deleted and created again",
+    ),
+    (
+        "empties-what-it-upgrades",
+        "upgrade",
+        "configmaps/default/a .data.text was written, although it was right",
+    ),
+    (
+        "is-version-2",
+        "upgrade",
+        "while the previous version still runs: writes configmaps/default/a for ever: .data.version",
+    ),
     ("trusts-silence", "stalled-watch", "was not created again within 4 s, while its watch was silent"),
     ("deletes-by-name", "time-travel", "it deleted secrets/default/a of the new object"),
     ("deletes-by-name-at-times", "time-travel", "it deleted secrets/default/a of the new object"),
@@ -261,10 +278,11 @@ async fn an_operator_that_cannot_run_twice_runs_alone() {
         "refused-writes",
         "changes-in-a-row",
         "follows-inputs",
+        "upgrade",
     ];
-    let only = only.map(str::to_owned).into();
+    let (only, previous) = (only.map(str::to_owned).into(), command.clone());
     let scorecard =
-        Scorecard { only, samples: larger_samples(), extent: Extent::Checks, ..settings(command) };
+        Scorecard { only, previous, samples: larger_samples(), extent: Extent::Checks, ..settings(command) };
     let report = scorecard::run(&scorecard, |_| {}).await.unwrap();
     assert_eq!(found(&report), Vec::<String>::new());
 }
@@ -282,12 +300,12 @@ fn role(missing: &str) -> Value {
         rule("rbac.authorization.k8s.io", &["clusterroles"], &verbs)]})
 }
 
-/// `converges FAIL`, for each check that found something. One warns of the Secrets in the ClusterRole. Without a bundle, without other objects than Pages, and
-/// without pages of lists, one each is skipped.
+/// `converges FAIL`, for each check that found something. One warns of the Secrets in the ClusterRole. Without a bundle, without other objects than Pages,
+/// without pages of lists, and without a previous version, one each is skipped.
 fn found(report: &Report) -> Vec<String> {
     let found = report.checks.iter().filter(|check| check.verdict.result != Outcome::Pass);
     let found = found.filter(|check| match check.verdict.result {
-        Outcome::Skip => !["bundle-valid", "follows-inputs", "long-lists"].contains(&check.name),
+        Outcome::Skip => !["bundle-valid", "follows-inputs", "long-lists", "upgrade"].contains(&check.name),
         Outcome::Warn => check.name != "least-privilege",
         Outcome::Pass | Outcome::Fail => true,
     });
@@ -400,6 +418,17 @@ async fn an_operator_whose_children_have_random_names_passes() {
     assert_eq!(found(&report), Vec::<String>::new());
 }
 
+/// The previous version has not the field, and so does not fight for it.
+#[tokio::test]
+async fn an_upgrade_that_adds_a_field_passes() {
+    for bug in ["", "is-version-2"] {
+        let (only, previous) = (vec!["upgrade".to_owned()], command(""));
+        let scorecard = Scorecard { only, previous, ..settings(command(bug)) };
+        let report = scorecard::run(&scorecard, |_| {}).await.unwrap();
+        assert_eq!(found(&report), Vec::<String>::new());
+    }
+}
+
 /// It was missing in the second namespace.
 #[tokio::test]
 async fn a_child_in_a_namespace_of_its_own_has_no_copy() {
@@ -458,6 +487,12 @@ fn impatient(bug: &str) -> Scorecard {
         rbac.push(json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "services"},
             "rules": [{"apiGroups": [""], "resources": ["services"], "verbs": ["patch"]}]}));
     }
+    let previous = match bug {
+        "renames-its-secret" => command("random-names"),
+        "is-version-2" => command("is-version-1"),
+        "recreates-what-it-upgrades" | "empties-what-it-upgrades" => command(""),
+        _ => Vec::new(),
+    };
     let (mut samples, mut command) = (vec![page()], command(bug));
     match bug {
         // The other tests need the CPU.
@@ -471,7 +506,7 @@ fn impatient(bug: &str) -> Scorecard {
         }
         _ => {}
     }
-    Scorecard { seed: 3, patience: Duration::from_secs(1), rbac, samples, ..settings(command) }
+    Scorecard { seed: 3, patience: Duration::from_secs(1), rbac, samples, previous, ..settings(command) }
 }
 
 /// What is wrong with the report about an operator with a bug.
@@ -628,6 +663,10 @@ async fn what_cannot_be_judged_is_an_error_in_one_line() {
     }
     let no_words = judged(quick("false {kubeconfig} ${KUBECONFIG} {kube:1} {{.kube}} {")).await;
     assert!(no_words.starts_with("COMMAND ended before its first request: "), "{no_words}");
+    let previous = vec!["false".to_owned()];
+    let wrong =
+        judged(Scorecard { previous, only: vec!["upgrade".to_owned()], ..settings(command("")) }).await;
+    assert!(wrong.starts_with("--previous: COMMAND ended before its first request: "), "{wrong}");
     let wrong = Scorecard { keep: vec!["Secrets".to_owned()], ..settings(command("")) };
     assert_eq!(judged(wrong).await, "--keep Secrets: the server has no kind Secrets");
     for (ignored, error) in [

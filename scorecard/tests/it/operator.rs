@@ -762,6 +762,13 @@ impl Operator {
             let patch = json!({"metadata": {"labels": null}});
             return self.send(Method::PATCH, &format!("{path}/{name}"), patch).await.0 == 200;
         }
+        let is_of_version_0 = kind == "configmaps" && found["data"]["version"].is_null();
+        if is_of_version_0 && self.has("recreates-what-it-upgrades") {
+            return self.send(Method::DELETE, &format!("{path}/{name}"), Value::Null).await.0 == 200;
+        }
+        if is_of_version_0 && self.has("empties-what-it-upgrades") {
+            child["data"]["text"] = "".into();
+        }
         if contains(found, &child) || self.has("trusts-secrets") && kind == "secrets" {
             return true;
         }
@@ -878,6 +885,13 @@ impl Operator {
         if self.has("of-two-kinds") {
             let sites: Vec<String> = self.cached("sites").into_keys().map(|(_, name)| name).collect();
             data["sites"] = sites.join(" ").into();
+        }
+        match &*self.bug {
+            "is-version-1" => data["version"] = "1".into(),
+            "is-version-2" | "recreates-what-it-upgrades" | "empties-what-it-upgrades" => {
+                data["version"] = "2".into();
+            }
+            _ => {}
         }
         if self.has("writes-at-each-start") {
             data["process"] = json!(std::process::id().to_string());
