@@ -596,12 +596,16 @@ impl<'a> Lab<'a> {
                 continue;
             };
             if object["metadata"]["uid"] == created["metadata"]["uid"] {
-                let kind = self.server.resource(&resource).map(|resource| resource.kind().to_owned());
-                let (kind, object) = (kind.unwrap_or_default(), Value::clone(&object));
+                let (kind, object) = (self.kind_of(&resource), Value::clone(&object));
                 children.push(Dependent { resource, key, kind, object });
             }
         }
         children
+    }
+
+    /// `StatefulSet` for `statefulsets.apps`.
+    fn kind_of(&self, resource: &str) -> String {
+        self.server.resource(resource).map(|resource| resource.kind().to_owned()).unwrap_or_default()
     }
 
     pub(super) fn has_child(&self, child: &ChildKey) -> bool {
@@ -743,10 +747,24 @@ impl<'a> Lab<'a> {
         Snapshot::of(&self.server, &self.before, &self.scorecard.ignore)
     }
 
-    /// Whether somebody works: records, locks and known noise are not work.
+    /// What `--keep` and `--ignore` have, and no object.
+    pub(super) fn unused_flags(&self) -> Vec<String> {
+        let (all, Scorecard { keep, ignore, .. }) =
+            (Snapshot::of(&self.server, &self.before, &[]), self.scorecard);
+        let kept = keep.iter().map(|kind| ("--keep", kind));
+        let flags = kept.chain(ignore.iter().map(|ignored| ("--ignore", ignored)));
+        let unused = flags.filter(|(_, value)| !all.has(value, |collection| self.kind_of(collection)));
+        unused.map(|(flag, value)| format!("{flag} {value}")).collect()
+    }
+
+    /// Whether somebody works: records, locks, what `--ignore` has, and known noise are not work.
     fn is_work(&self, write: &WriteRecord) -> bool {
         let object = write.after.as_ref().or(write.before.as_ref()).map_or(&Value::Null, |object| object);
         if !snapshot::is_compared(&write.resource, object) {
+            return false;
+        }
+        let ignore = &self.scorecard.ignore;
+        if !ignore.is_empty() && snapshot::is_ignored(write, &self.kind_of(&write.resource), ignore) {
             return false;
         }
         let object = format!("{}/{}", write.resource, write.object);

@@ -180,6 +180,11 @@ impl<'a> Reference<'a> {
         }
     }
 
+    /// What `--keep` and `--ignore` have, and no object of the first run.
+    pub(super) fn unused_flags(&self) -> Vec<String> {
+        self.first.unused_flags()
+    }
+
     /// A new run, in which loops that are known do not count as work.
     pub(super) async fn lab(&self) -> Result<Lab<'a>, CannotJudge> {
         self.lab_with(None).await

@@ -35,7 +35,7 @@ pub struct Scorecard {
     pub previous: Vec<String>,
     /// Kinds of objects that may stay after the deletion: `PersistentVolumeClaim`.
     pub keep: Vec<String>,
-    /// What is not compared: a `KIND`, or a field as `KIND:PATH`, such as `ConfigMap:.data.time`.
+    /// What is not compared, and may be written at any time: a `KIND`, or a field as `KIND:PATH`, such as `ConfigMap:.data.time`.
     pub ignore: Vec<String>,
     /// How many checks to run, if `only` names none.
     pub extent: Extent,

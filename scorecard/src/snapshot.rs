@@ -219,9 +219,7 @@ impl Snapshot {
             if resource == "secrets" {
                 hide(&mut value);
             }
-            for path in ignored.iter().filter_map(|ignored| ignored.strip_prefix(kind)?.strip_prefix(":.")) {
-                remove(&mut value, path);
-            }
+            remove_ignored(&mut value, kind, ignored);
             objects.entry(name_of(resource, key, object)).or_default().push(value);
         }
         for values in objects.values_mut() {
@@ -237,6 +235,16 @@ impl Snapshot {
             own.filter_map(|name| random_form(name)).map(|(form, _)| form).collect()
         };
         &forms(self, other) & &forms(other, self)
+    }
+
+    /// Whether an object is of a kind, or has a field of it: `ConfigMap:.data.time`.
+    pub(super) fn has(&self, ignored: &String, kind_of: impl Fn(&str) -> String) -> bool {
+        self.0.iter().any(|(name, values)| {
+            let kind = kind_of(name.split('/').next().unwrap_or_default());
+            let has =
+                |value: &Value| remove_ignored(&mut value.clone(), &kind, std::slice::from_ref(ignored));
+            kind == *ignored || values.iter().any(has)
+        })
     }
 
     pub(super) fn common_names(&self, other: &Snapshot) -> BTreeSet<String> {
@@ -530,16 +538,36 @@ fn at<'a>(value: &'a Value, path: &str) -> &'a Value {
     }
 }
 
-fn remove(value: &mut Value, path: &str) {
-    let Some(map) = value.as_object_mut() else { return };
-    // A key may contain dots.
-    if map.remove(path).is_none() {
-        for (key, value) in map {
-            if let Some(rest) = path.strip_prefix(key.as_str()).and_then(|rest| rest.strip_prefix('.')) {
-                remove(value, rest);
-            }
-        }
+/// Whether a write changes nothing but fields that are ignored, and what the server sets.
+pub(super) fn is_ignored(write: &WriteRecord, kind: &str, ignored: &[String]) -> bool {
+    if !ignored.iter().any(|ignored| ignored.split(':').next() == Some(kind)) {
+        return false;
     }
+    if ignored.iter().any(|ignored| ignored == kind) {
+        return true;
+    }
+    let (Some(before), Some(after)) = (&write.before, &write.after) else { return false };
+    let [mut before, mut after] = [before, after].map(|object| normalised(object, &HashMap::new(), true));
+    let has_any = remove_ignored(&mut before, kind, ignored) | remove_ignored(&mut after, kind, ignored);
+    has_any && before == after
+}
+
+/// Removes the fields of a kind that `--ignore` has. Whether there was any.
+fn remove_ignored(value: &mut Value, kind: &str, ignored: &[String]) -> bool {
+    let paths = ignored.iter().filter_map(|ignored| ignored.strip_prefix(kind)?.strip_prefix(":."));
+    paths.fold(false, |any, path| remove(value, path) | any)
+}
+
+/// Whether a field was there.
+fn remove(value: &mut Value, path: &str) -> bool {
+    let Some(map) = value.as_object_mut() else { return false };
+    // A key may contain dots.
+    let is_removed = map.remove(path).is_some();
+    is_removed
+        || map.iter_mut().any(|(key, value)| {
+            let rest = path.strip_prefix(key.as_str()).and_then(|rest| rest.strip_prefix('.'));
+            rest.is_some_and(|rest| remove(value, rest))
+        })
 }
 
 #[cfg(test)]

@@ -61,7 +61,7 @@ struct ScorecardFlags {
     /// Kind of objects that may stay when the custom resource is deleted, such as PersistentVolumeClaim; may be repeated
     #[arg(long, value_name = "KIND")]
     keep: Vec<String>,
-    /// Kind, or field of a kind, that is not compared, such as ConfigMap:.data.time; may be repeated
+    /// Kind, or field of a kind, that is not compared, and may be written at any time, such as ConfigMap:.data.time; may be repeated
     #[arg(long, value_name = "KIND[:PATH]")]
     ignore: Vec<String>,
     /// Check to run, or one fault of it, as a replay names it; may be repeated. An unknown name lists those that exist

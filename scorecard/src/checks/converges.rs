@@ -20,10 +20,12 @@ pub(crate) fn check(reference: &Reference<'_>) -> Verdict {
         *writes.entry(write).or_default() += 1;
     }
     let writes: Vec<String> = writes.iter().map(|(write, count)| format!("{write} ×{count}")).collect();
-    let secs = reference.worked.as_secs_f64();
-    Verdict::pass(format!(
-        "settled within {secs:.1} s, {} writes: {}",
-        reference.writes.len(),
-        writes.join(", ")
-    ))
+    let (secs, count) = (reference.worked.as_secs_f64(), reference.writes.len());
+    let mut reason = format!("settled within {secs:.1} s, {count} writes: {}", writes.join(", "));
+    // Not a warning: a check may create such objects.
+    let unused = reference.unused_flags();
+    if !unused.is_empty() {
+        reason = format!("{reason}; no object has what these name: {}", unused.join(", "));
+    }
+    Verdict::pass(reason)
 }

@@ -429,6 +429,32 @@ async fn an_upgrade_that_adds_a_field_passes() {
     }
 }
 
+/// What was ignored was not compared, but counted as a write of an operator that has settled.
+#[tokio::test]
+async fn an_operator_that_acts_by_time_settles_without_what_is_ignored() {
+    let mut scorecard = settings(command("acts-by-time"));
+    scorecard.ignore = vec!["Page:.status.checks".to_owned()];
+    scorecard.only =
+        ["converges", "quiet", "restart-is-silent", "crash-between-writes"].map(str::to_owned).into();
+    scorecard.patience = Duration::from_secs(2);
+    let report = scorecard::run(&scorecard, |_| {}).await.unwrap();
+    assert_eq!(found(&report), Vec::<String>::new());
+}
+
+/// A wrong path was ignored without a word.
+#[tokio::test]
+async fn what_is_kept_or_ignored_and_does_not_exist_is_named() {
+    let mut scorecard = settings(command(""));
+    scorecard.only = vec!["converges".to_owned()];
+    scorecard.keep = vec!["Secret".to_owned(), "PersistentVolumeClaim".to_owned()];
+    scorecard.ignore =
+        ["ConfigMap:.data.txt", "ConfigMap:.data.text", "Service", "Job"].map(str::to_owned).into();
+    let report = scorecard::run(&scorecard, |_| {}).await.unwrap();
+    let why = "; no object has what these name: --keep PersistentVolumeClaim, --ignore ConfigMap:.data.txt, --ignore Job";
+    let reason = &report.checks[0].verdict.reason;
+    assert!(reason.ends_with(why), "{reason}");
+}
+
 /// It was missing in the second namespace.
 #[tokio::test]
 async fn a_child_in_a_namespace_of_its_own_has_no_copy() {

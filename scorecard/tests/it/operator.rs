@@ -57,6 +57,9 @@ pub const START: Duration = Duration::from_secs(1);
 /// Longer than nothing may be written until an operator counts as settled.
 const LATER: Duration = Duration::from_millis(1500);
 
+/// How often an operator acts by time.
+const PERIOD: Duration = Duration::from_millis(150);
+
 const BACKOFF_MIN: Duration = Duration::from_millis(20);
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
 
@@ -141,6 +144,10 @@ pub async fn run(bug: String) {
     if operator.has("polls") {
         let operator = Arc::clone(&operator);
         tokio::spawn(async move { operator.poll().await });
+    }
+    if operator.has("acts-by-time") {
+        let operator = Arc::clone(&operator);
+        tokio::spawn(async move { operator.act_by_time().await });
     }
     let mut backoff = BACKOFF_MIN;
     loop {
@@ -293,6 +300,16 @@ impl Operator {
         loop {
             let (code, _) = self.send(Method::GET, &path("configmaps", ""), Value::Null).await;
             sleep(if code == 200 { BACKOFF_MIN } else { BACKOFF_MAX }).await;
+        }
+    }
+
+    /// Counts in the status of each Page, as nobody asks for. Runs until dropped.
+    async fn act_by_time(&self) {
+        for checks in 1.. {
+            sleep(PERIOD).await;
+            for page in self.cached("pages").into_values().filter(|page| page["status"]["phase"] == "Ready") {
+                self.set_status(&page, json!({"checks": checks})).await;
+            }
         }
     }
 
