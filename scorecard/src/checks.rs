@@ -47,7 +47,7 @@ use futures_util::{
 
 use super::{
     journal,
-    lab::ChildKey,
+    lab::{ChildKey, Lab},
     reference::Reference,
     report::{Outcome, Verdict},
     settings::{CannotJudge, Extent},
@@ -178,6 +178,18 @@ fn by_kind(children: &[ChildKey]) -> BTreeMap<String, Vec<ChildKey>> {
         kinds.entry(child.watch_path()).or_default().push(child.clone());
     }
     kinds
+}
+
+/// A run with the settled operator, and the children that it creates again after their deletion. `None`: there are none.
+async fn with_children<'r, 'a>(
+    reference: &'r Reference<'a>,
+) -> Result<Option<(Lab<'a>, &'r [ChildKey])>, CannotJudge> {
+    let (lab, children) = reference.settled_with_repaired().await?;
+    if children.is_empty() {
+        reference.give_back(lab).await;
+        return Ok(None);
+    }
+    Ok(Some((lab, children)))
 }
 
 fn no_children() -> Verdict {

@@ -302,8 +302,14 @@ impl<'a> Reference<'a> {
         Ok(None)
     }
 
-    /// The children that the operator creates again after their deletion.
-    pub(super) async fn repaired(&self) -> Result<&[ChildKey], CannotJudge> {
+    /// As [`Reference::settled`], with the children that the operator creates again after their deletion.
+    pub(super) async fn settled_with_repaired(&self) -> Result<(Lab<'a>, &[ChildKey]), CannotJudge> {
+        // Not beside the run: the operator may be one that cannot run twice.
+        let repaired = self.repaired().await?;
+        Ok((self.settled().await?, repaired))
+    }
+
+    async fn repaired(&self) -> Result<&[ChildKey], CannotJudge> {
         let repaired = self.repaired.get_or_try_init(async || {
             let mut lab = self.settled().await?;
             let mut children: Vec<ChildKey> = lab.children().iter().map(ChildKey::of).collect();

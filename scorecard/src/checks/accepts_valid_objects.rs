@@ -26,8 +26,7 @@ const OBJECTS_MAX: usize = 8;
 const NAME_CHARS_MAX: usize = 63;
 
 pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
-    let children = reference.repaired().await?;
-    let mut lab = reference.settled().await?;
+    let (mut lab, children) = reference.settled_with_repaired().await?;
     let extras = extras(reference, &lab).await;
     let mut warning = None;
     let choice = FaultChoice::of(reference.scorecard, NAME, OBJECTS_MAX, extras, |extra| &extra.name);

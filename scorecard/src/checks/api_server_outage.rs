@@ -7,7 +7,7 @@ use std::{collections::BTreeSet, time::Duration};
 use listwatch_apiserver::Fault;
 use tokio::time::Instant;
 
-use super::no_children;
+use super::{no_children, with_children};
 use crate::{
     lab::Lab,
     reference::Reference,
@@ -22,11 +22,7 @@ const OUTAGE: Duration = Duration::from_secs(3);
 const FAILURES: usize = 5;
 
 pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
-    let children = reference.repaired().await?;
-    if children.is_empty() {
-        return Ok(no_children());
-    }
-    let mut lab = reference.settled().await?;
+    let Some((mut lab, children)) = with_children(reference).await? else { return Ok(no_children()) };
     let body = "the server is down for a test\n".to_owned();
     lab.server.fault(Fault::Answer { status: 503, body, retry_after_secs: None }.by(&lab.user()));
     lab.server.fault(Fault::Restart);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use listwatch_apiserver::{Fault, WriteRecord};
 
-use super::{by_kind, failure, no_children};
+use super::{by_kind, failure, no_children, with_children};
 use crate::{
     lab::Lab,
     reference::Reference,
@@ -20,11 +20,7 @@ use crate::{
 const PAUSE: Duration = Duration::from_secs(2);
 
 pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
-    let children = reference.repaired().await?;
-    if children.is_empty() {
-        return Ok(no_children());
-    }
-    let mut lab = reference.settled().await?;
+    let Some((mut lab, children)) = with_children(reference).await? else { return Ok(no_children()) };
     let (mut lists, mut late) = (0, None);
     let of_samples = lab.sample_watch_paths();
     let of_children: Vec<String> = by_kind(children).into_keys().collect();

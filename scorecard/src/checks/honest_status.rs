@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::{
     fault_choice::FaultChoice,
-    lab::{Dependent, Lab},
+    lab::{ChildKey, Dependent, Lab},
     reference::Reference,
     report::{Outcome, Verdict},
     settings::CannotJudge,
@@ -30,12 +30,10 @@ pub(super) const NAME: &str = "honest-status";
 const CHANGES_MAX: usize = 3;
 
 pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
-    // Not beside a lab: the operator may be one that cannot run twice.
-    reference.repaired().await?;
     if let Some(problem) = ready_without_pods(reference).await? {
         return Ok(Verdict::fail(problem));
     }
-    let mut lab = reference.settled().await?;
+    let (mut lab, children) = reference.settled_with_repaired().await?;
     let trials = trial::trials(reference, &lab, Intent::Change).await;
     let choice = FaultChoice::of(reference.scorecard, NAME, CHANGES_MAX, trials, |trial| &trial.name);
     if choice.tried.is_empty() {
@@ -79,7 +77,7 @@ pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJu
         return Ok(Verdict::new(Outcome::Warn, problem));
     }
     if let Some(trial) = effective
-        && let Some(problem) = claims_unseen(reference, &mut lab, trial).await?
+        && let Some(problem) = claims_unseen(reference, &mut lab, trial, children).await?
     {
         return Ok(Verdict::fail(problem));
     }
@@ -99,8 +97,8 @@ async fn claims_unseen(
     reference: &Reference<'_>,
     lab: &mut Lab<'_>,
     trial: &trial::Trial<'_>,
+    children: &[ChildKey],
 ) -> Result<Option<String>, CannotJudge> {
-    let children = reference.repaired().await?;
     let (name, path) = (lab.name_of_sample(trial.sample), lab.path_of_sample(trial.sample));
     for path in lab.sample_watch_paths() {
         lab.server.fault(Fault::StallWatches.on("", &path).by(&lab.user()));

@@ -9,7 +9,7 @@ use std::time::Duration;
 use listwatch_apiserver::Fault;
 use tokio::time::Instant;
 
-use super::no_children;
+use super::{no_children, with_children};
 use crate::{
     lab::SECOND,
     reference::Reference,
@@ -21,11 +21,7 @@ use crate::{
 const RETRIES: Duration = Duration::from_secs(3);
 
 pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
-    let children = reference.repaired().await?;
-    if children.is_empty() {
-        return Ok(no_children());
-    }
-    let mut lab = reference.settled().await?;
+    let Some((mut lab, children)) = with_children(reference).await? else { return Ok(no_children()) };
     let (webhook, message) = ("deny.example.com".to_owned(), "refused for a test".to_owned());
     let deny = Fault::Deny { webhook, message, code: 403 };
     lab.server.fault(deny.clone().on("POST", &format!("/namespaces/{SECOND}/")).by(&lab.user()));

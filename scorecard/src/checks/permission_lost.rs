@@ -4,19 +4,15 @@
 
 use listwatch_apiserver::Fault;
 
-use super::{by_kind, failure, no_children};
+use super::{by_kind, failure, no_children, with_children};
 use crate::{reference::Reference, report::Verdict, settings::CannotJudge};
 
 /// Requests that must be refused before the permission comes back.
 const REFUSALS: usize = 2;
 
 pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
-    let kinds = by_kind(reference.repaired().await?);
-    if kinds.is_empty() {
-        return Ok(no_children());
-    }
-    let mut lab = reference.settled().await?;
-    let mut late = None;
+    let Some((mut lab, children)) = with_children(reference).await? else { return Ok(no_children()) };
+    let (kinds, mut late) = (by_kind(children), None);
     for (path, children) in &kinds {
         let plural = path.trim_end_matches('?');
         lab.server.fault(Fault::Forbidden(Vec::new()).on("", plural).by(&lab.user()));

@@ -12,7 +12,7 @@ use serde_json::json;
 use super::{conflicts, repairs_drift};
 use crate::{
     fault_choice::FaultChoice,
-    lab::Lab,
+    lab::{ChildKey, Lab},
     reference::Reference,
     report::{Outcome, Verdict},
     settings::CannotJudge,
@@ -24,11 +24,9 @@ const NAME: &str = "refused-writes";
 const RUNS_MAX: usize = 12;
 
 pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
-    // Not beside a lab: the operator may be one that cannot run twice.
-    reference.repaired().await?;
+    let (mut lab, children) = reference.settled_with_repaired().await?;
     let mut refused = Vec::new();
-    let mut lab = reference.settled().await?;
-    if let Some(failure) = repairs(reference, &mut lab, &mut refused).await? {
+    if let Some(failure) = repairs(reference, &mut lab, children, &mut refused).await? {
         return Ok(failure);
     }
     if let Some(failure) = deletion(&mut lab, &mut refused).await? {
@@ -55,9 +53,10 @@ pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJu
 async fn repairs(
     reference: &Reference<'_>,
     lab: &mut Lab<'_>,
+    children: &[ChildKey],
     refused: &mut Vec<String>,
 ) -> Result<Option<Verdict>, CannotJudge> {
-    for child in reference.repaired().await? {
+    for child in children {
         let name = format!("create/{}/{}#1", child.resource, child.key);
         let Some(create) = reference.triggers.iter().find(|trigger| trigger.name == name) else { continue };
         let before = count(lab);

@@ -5,7 +5,7 @@
 
 use listwatch_apiserver::Fault;
 
-use super::no_children;
+use super::{no_children, with_children};
 use crate::{
     reference::Reference,
     report::{Outcome, Verdict},
@@ -16,11 +16,7 @@ use crate::{
 const CHANGES: usize = 20;
 
 pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
-    let children = reference.repaired().await?;
-    if children.is_empty() {
-        return Ok(no_children());
-    }
-    let mut lab = reference.settled().await?;
+    let Some((mut lab, children)) = with_children(reference).await? else { return Ok(no_children()) };
     lab.server.fault(Fault::Backup);
     for _ in 0..CHANGES {
         lab.poke().await;

@@ -3,7 +3,7 @@
 
 use listwatch_apiserver::Fault;
 
-use super::{by_kind, no_children};
+use super::{by_kind, no_children, with_children};
 use crate::{
     reference::Reference,
     report::{Outcome, Verdict},
@@ -14,11 +14,7 @@ use crate::{
 const WAITS: u32 = 4;
 
 pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
-    let children = reference.repaired().await?;
-    if children.is_empty() {
-        return Ok(no_children());
-    }
-    let mut lab = reference.settled().await?;
+    let Some((mut lab, children)) = with_children(reference).await? else { return Ok(no_children()) };
     for path in by_kind(children).keys() {
         lab.server.fault(Fault::StallWatches.on("", path).by(&lab.user()));
     }

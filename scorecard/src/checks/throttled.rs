@@ -5,18 +5,14 @@ use std::{collections::BTreeMap, time::Duration};
 use listwatch_apiserver::Fault;
 use tokio::time::Instant;
 
-use super::no_children;
+use super::{no_children, with_children};
 use crate::{lab::Lab, reference::Reference, report::Verdict, settings::CannotJudge};
 
 /// Requests of one path within the second. A client sends one, and another before it has read the first answer.
 const REQUESTS_MAX: usize = 5;
 
 pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
-    let children = reference.repaired().await?;
-    if children.is_empty() {
-        return Ok(no_children());
-    }
-    let mut lab = reference.settled().await?;
+    let Some((mut lab, children)) = with_children(reference).await? else { return Ok(no_children()) };
     let before = lab.server.requests().len();
     let body = "Too many requests, please try again later.\n".to_owned();
     lab.server.fault(Fault::Answer { status: 429, body, retry_after_secs: Some(1) }.by(&lab.user()));

@@ -4,15 +4,11 @@
 
 use listwatch_apiserver::Fault;
 
-use super::{failure, no_children};
+use super::{failure, no_children, with_children};
 use crate::{reference::Reference, report::Verdict, settings::CannotJudge};
 
 pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
-    let children = reference.repaired().await?;
-    if children.is_empty() {
-        return Ok(no_children());
-    }
-    let mut lab = reference.settled().await?;
+    let Some((mut lab, children)) = with_children(reference).await? else { return Ok(no_children()) };
     let mut late = None;
     for (fault, how) in [
         (Fault::EndWatches, "ended"),
