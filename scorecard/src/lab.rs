@@ -380,6 +380,15 @@ impl<'a> Lab<'a> {
         self.create_samples_as(|sample| Some(sample.clone())).await
     }
 
+    /// Waits for the operator, creates the samples, and waits until it has settled.
+    pub(super) async fn settle_with_samples(&mut self) -> Result<(), CannotJudge> {
+        self.connected().await?;
+        self.create_samples().await?;
+        self.until_work_since(self.version).await;
+        self.settle().await?;
+        Ok(())
+    }
+
     /// Creates the samples, changed or left out.
     pub(super) async fn create_samples_as(
         &mut self,

@@ -239,9 +239,7 @@ impl<'a> Reference<'a> {
             return Ok(lab);
         }
         let mut lab = self.lab().await?;
-        lab.connected().await?;
-        lab.create_samples().await?;
-        lab.settle().await?;
+        lab.settle_with_samples().await?;
         Ok(lab)
     }
 
@@ -286,9 +284,7 @@ impl<'a> Reference<'a> {
     pub(super) async fn with_fault(&self, trigger: &Trigger, fault: Fault) -> Result<Lab<'a>, CannotJudge> {
         let mut lab = self.lab().await?;
         lab.server.fault(fault.on(&trigger.method, &trigger.path).by(&lab.user()).nth(trigger.nth));
-        lab.connected().await?;
-        lab.create_samples().await?;
-        lab.settle().await?;
+        lab.settle_with_samples().await?;
         Ok(lab)
     }
 
@@ -334,10 +330,7 @@ impl<'a> Reference<'a> {
         let deleted = self.deleted.get_or_try_init(async || {
             // Not one that was given back: the history of its server may no longer have all writes.
             let mut lab = self.lab().await?;
-            lab.connected().await?;
-            lab.create_samples().await?;
-            lab.until_work_since(lab.version).await;
-            lab.settle().await?;
+            lab.settle_with_samples().await?;
             let settled = lab.server.version();
             lab.delete_samples("Background").await;
             lab.settle().await?;
@@ -355,9 +348,7 @@ impl<'a> Reference<'a> {
             let mut lab = Lab::new(self.scorecard).await?;
             lab.release = Release::Previous;
             let mut lab = self.begin(lab).await?;
-            lab.connected().await?;
-            lab.create_samples().await?;
-            lab.until_work_since(lab.version).await;
+            lab.settle_with_samples().await?;
             lab.settle_fully().await?;
             if lab.work_since(lab.version).is_empty() && lab.noise.is_empty() {
                 return Err(CannotJudge("COMMAND wrote nothing after the samples were created".to_owned()));

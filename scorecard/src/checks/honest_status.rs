@@ -135,13 +135,10 @@ async fn ready_without_pods(reference: &Reference<'_>) -> Result<Option<String>,
         return Ok(None);
     }
     let mut lab = reference.lab().await?;
-    lab.connected().await?;
     let taint = json!({"key": "scorecard.listwatch/full", "effect": "NoSchedule"});
     let node = lab.path_of_object("nodes", NODE);
     lab.request(Method::PATCH, &node, json!({"spec": {"taints": [taint]}})).await;
-    lab.create_samples().await?;
-    lab.until_work_since(lab.version).await;
-    lab.settle().await?;
+    lab.settle_with_samples().await?;
     let ready = lab.lasting(|lab| ready(lab, has_no_ready_replica)).await?;
     lab.end().await;
     Ok(ready.into_iter().next())
