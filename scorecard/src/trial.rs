@@ -49,21 +49,35 @@ impl Trial<'_> {
         replace(lab, &samples).await
     }
 
-    /// Deletes all samples, and creates them with this change: the state that the operator gets to from nothing. `None`: the
-    /// samples do not go away.
-    pub(super) async fn create_anew(&self, lab: &mut Lab<'_>) -> Result<Option<Snapshot>, CannotJudge> {
+    /// Deletes all samples, and creates them with this change.
+    pub(super) async fn create_anew(&self, lab: &mut Lab<'_>) -> Result<FromNothing, CannotJudge> {
         let changed = self.change.applied(self.sample);
         let samples: Vec<Value> = lab
             .custom_samples()
             .map(|sample| if std::ptr::eq(sample, self.sample) { changed.clone() } else { sample.clone() })
             .collect();
-        if !replace(lab, &samples).await? {
-            return Ok(None);
-        }
-        lab.until_work_since(lab.server.version()).await;
-        lab.settle().await?;
-        Ok(Some(lab.snapshot()))
+        from_nothing(lab, &samples).await
     }
+}
+
+/// What comes of custom resources that have a spec from the beginning.
+pub(super) enum FromNothing {
+    State(Snapshot),
+    /// The operator says why it does not want it.
+    Refused,
+    /// Those before do not go away.
+    Stays,
+}
+
+/// Deletes the custom resources, and creates others in their place.
+pub(super) async fn from_nothing(lab: &mut Lab<'_>, samples: &[Value]) -> Result<FromNothing, CannotJudge> {
+    let since = lab.server.version();
+    if !replace(lab, samples).await? {
+        return Ok(FromNothing::Stays);
+    }
+    lab.until_work_since(lab.server.version()).await;
+    lab.settle().await?;
+    Ok(if refusal(lab, since).is_some() { FromNothing::Refused } else { FromNothing::State(lab.snapshot()) })
 }
 
 /// Where [`replace`] is `false`.

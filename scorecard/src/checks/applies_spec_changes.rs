@@ -10,22 +10,15 @@ use crate::{
     reference::Reference,
     report::{Outcome, Verdict},
     settings::CannotJudge,
-    snapshot::{Mask, Snapshot},
+    snapshot::Mask,
     spec_changes::Intent,
-    trial::{self, Trial},
+    trial::{self, FromNothing, Trial},
 };
 
 pub(super) const NAME: &str = "applies-spec-changes";
 
 /// Most changes without `--all`.
 const CHANGES_MAX: usize = 6;
-
-/// The state that a changed object has from the beginning.
-enum Expected {
-    State(Snapshot),
-    /// The operator says why it does not want it.
-    Refused,
-}
 
 pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
     let mut lab = reference.settled().await?;
@@ -38,10 +31,10 @@ pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJu
     let mask = trial::mask(reference, &lab);
     let mut expected = Vec::new();
     for trial in trials {
-        let Some(state) = from_nothing(trial, &mut lab).await? else {
-            return Ok(trial::stays());
-        };
-        expected.push(state);
+        match trial.create_anew(&mut lab).await? {
+            FromNothing::Stays => return Ok(trial::stays()),
+            found => expected.push(found),
+        }
     }
     let samples: Vec<_> = lab.custom_samples().cloned().collect();
     trial::replace(&mut lab, &samples).await?;
@@ -75,15 +68,9 @@ pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJu
     Ok(choice.complete(late.unwrap_or_else(|| Verdict::pass(reason))))
 }
 
-async fn from_nothing(trial: &Trial<'_>, lab: &mut Lab<'_>) -> Result<Option<Expected>, CannotJudge> {
-    let since = lab.server.version();
-    let Some(state) = trial.create_anew(lab).await? else { return Ok(None) };
-    Ok(Some(if trial::refusal(lab, since).is_some() { Expected::Refused } else { Expected::State(state) }))
-}
-
 /// Whether anything but the custom resource differs.
-fn has_effect(reference: &Reference<'_>, lab: &Lab<'_>, expected: &Expected, trial: &Trial<'_>) -> bool {
-    let Expected::State(state) = expected else { return true };
+fn has_effect(reference: &Reference<'_>, lab: &Lab<'_>, expected: &FromNothing, trial: &Trial<'_>) -> bool {
+    let FromNothing::State(state) = expected else { return true };
     let (mut mask, name) = (reference.mask.clone(), lab.name_of_sample(trial.sample));
     mask.collections.extend(name.split('/').next().map(str::to_owned));
     !reference.state.differences(state, &mask).is_empty()
@@ -93,12 +80,12 @@ async fn judge(
     reference: &Reference<'_>,
     lab: &mut Lab<'_>,
     trial: &Trial<'_>,
-    expected: &Expected,
+    expected: &FromNothing,
     mask: &Mask,
 ) -> Result<Verdict, CannotJudge> {
     trial.apply(lab).await;
     let mut warning = None;
-    if let Expected::State(state) = expected {
+    if let FromNothing::State(state) = expected {
         let verdict = lab.judge(state, mask, &trial.what()).await?;
         if let Some(failure) = failure(verdict, &mut warning) {
             let changed = lab.snapshot();
@@ -108,7 +95,7 @@ async fn judge(
             }
             // The expected state may have been seen too early.
             let again = trial.create_anew(lab).await?;
-            if again.is_none_or(|again| !again.differences(&changed, mask).is_empty()) {
+            if !matches!(again, FromNothing::State(again) if again.differences(&changed, mask).is_empty()) {
                 return Ok(failure);
             }
         }

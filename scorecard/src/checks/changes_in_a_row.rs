@@ -14,9 +14,8 @@ use crate::{
     reference::Reference,
     report::{Outcome, Verdict},
     settings::CannotJudge,
-    snapshot::Snapshot,
     spec_changes::Intent,
-    trial::{self, Trial},
+    trial::{self, FromNothing, Trial},
 };
 
 pub(super) const NAME: &str = "changes-in-a-row";
@@ -160,7 +159,7 @@ async fn run(
 ) -> Result<Verdict, CannotJudge> {
     // Not beside the judged run: the operator may be one that cannot run twice.
     let expected = match sequence.end {
-        End::Stay => from_nothing(reference, &sequence.changes).await?,
+        End::Stay => Some(from_nothing(reference, &sequence.changes).await?),
         End::Back | End::Deletion => None,
     };
     let mut lab = reference.settled().await?;
@@ -177,8 +176,10 @@ async fn run(
     let verdict = match sequence.end {
         End::Stay => {
             let verdict = match &expected {
-                Some(state) => lab.judge(state, &mask, &sequence.what()).await?,
-                None => Verdict::new(Outcome::Skip, "the operator refuses these changes"),
+                Some(FromNothing::State(state)) => lab.judge(state, &mask, &sequence.what()).await?,
+                Some(FromNothing::Refused | FromNothing::Stays) | None => {
+                    Verdict::new(Outcome::Skip, "the operator refuses these changes")
+                }
             };
             match trial::refusal(&lab, before) {
                 Some(_) => Verdict::new(Outcome::Skip, "the operator refuses these changes"),
@@ -220,27 +221,15 @@ async fn specs(lab: &Lab<'_>) -> Vec<Value> {
     specs
 }
 
-/// The state that the operator gets to when the custom resources have these changes from the beginning. `None`: it refuses them, or the samples do not
-/// go away.
-async fn from_nothing(
-    reference: &Reference<'_>,
-    changes: &[&Trial<'_>],
-) -> Result<Option<Snapshot>, CannotJudge> {
+/// What the operator makes of custom resources that have these changes from the beginning.
+async fn from_nothing(reference: &Reference<'_>, changes: &[&Trial<'_>]) -> Result<FromNothing, CannotJudge> {
     let mut lab = reference.settled().await?;
-    let since = lab.server.version();
     for change in changes {
         change.apply(&lab).await;
     }
     let specs = specs(&lab).await;
     lab.settle().await?;
-    if !trial::replace(&mut lab, &specs).await? {
-        lab.end().await;
-        return Ok(None);
-    }
-    lab.until_work_since(lab.server.version()).await;
-    lab.settle().await?;
-    let state = lab.snapshot();
-    let is_refused = trial::refusal(&lab, since).is_some();
+    let found = trial::from_nothing(&mut lab, &specs).await?;
     lab.end().await;
-    Ok((!is_refused).then_some(state))
+    Ok(found)
 }

@@ -14,7 +14,7 @@ use crate::{
     report::{Outcome, Verdict},
     settings::CannotJudge,
     spec_changes::Intent,
-    trial,
+    trial::{self, FromNothing},
 };
 
 /// More than the 500 that client-go and kubectl ask for.
@@ -38,22 +38,16 @@ pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJu
         lab.end().await;
         return Ok(Verdict::new(Outcome::Skip, "the operator creates no simple objects"));
     }
-    lab.connected().await?;
-    lab.create_samples().await?;
-    lab.settle().await?;
+    lab.settle_with_samples().await?;
     let mask = trial::mask(reference, &lab);
     for trial in trial::trials(reference, &lab, Intent::Change).await.iter().take(CHANGES_MAX) {
-        let since = lab.server.version();
-        let Some(expected) = trial.create_anew(&mut lab).await? else { return Ok(trial::stays()) };
-        let is_refused = trial::refusal(&lab, since).is_some();
+        let expected = trial.create_anew(&mut lab).await?;
         let samples: Vec<_> = lab.custom_samples().cloned().collect();
         if !trial::replace(&mut lab, &samples).await? {
             return Ok(trial::stays());
         }
         lab.settle().await?;
-        if is_refused {
-            continue;
-        }
+        let FromNothing::State(expected) = expected else { continue };
         if reference.state.differences(&expected, &mask).iter().all(|one| lab.is_of_sample(&one.object)) {
             continue;
         }
