@@ -230,9 +230,7 @@ async fn worst(
         let is_failure = verdict.result == Outcome::Fail;
         worst = Some(verdict);
         // Not the journal of another run, which ends later.
-        if let Some(journal) = journal {
-            journal::note(|| journal);
-        }
+        journal.into_iter().for_each(journal::note);
         if is_failure {
             break;
         }

@@ -79,13 +79,17 @@ pub(super) async fn recorded<T>(check: impl Future<Output = T>) -> (T, Option<Jo
     LAST.scope(RefCell::default(), both).await
 }
 
-/// Keeps the record of a run that ends.
-pub(super) fn note(journal: impl FnOnce() -> Journal) {
-    let journal = journal();
+/// Keeps the record of a run that ends, and what the operator asked for in it.
+pub(super) fn ended(journal: Journal) {
     let is_judged = |user: &str| user.starts_with(OPERATOR) && !user.ends_with(PREVIOUS);
     let own = journal.requests.iter().filter(|request| is_judged(&request.user));
     // Outside of a check, nobody asks for it.
     let _ = ASKED.try_with(|all| all.borrow_mut().extend(own.map(Asked::of)));
+    note(journal);
+}
+
+/// Makes a record that of the check.
+pub(super) fn note(journal: Journal) {
     let _ = LAST.try_with(|last| last.replace(Some(journal)));
 }
 

@@ -1108,14 +1108,12 @@ impl<'a> Lab<'a> {
 
 impl Drop for Lab<'_> {
     fn drop(&mut self) {
-        journal::note(|| {
-            let logs = (1..=self.starts).map(|start| self.dir.path().join(format!("log-{start}")));
-            let log = logs.map(|log| fs::read(log).unwrap_or_default()).collect::<Vec<_>>().concat();
-            Journal {
-                requests: self.server.requests(),
-                writes: self.writes_since(self.version),
-                log: String::from_utf8_lossy(&log).into_owned(),
-            }
+        let logs = (1..=self.starts).map(|start| self.dir.path().join(format!("log-{start}")));
+        let log = logs.map(|log| fs::read(log).unwrap_or_default()).collect::<Vec<_>>().concat();
+        journal::ended(Journal {
+            requests: self.server.requests(),
+            writes: self.writes_since(self.version),
+            log: String::from_utf8_lossy(&log).into_owned(),
         });
     }
 }
