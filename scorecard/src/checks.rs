@@ -103,31 +103,27 @@ pub(super) const CHECKS: [NamedCheck; 36] = [
     (shipped_role::NAME, Extent::Checks, |reference| shipped_role::check(reference).boxed_local()),
 ];
 
-/// The checks of whose faults `--only CHECK:FAULT` chooses one.
-const WITH_FAULTS: [&str; 9] = [
-    changes_in_a_row::NAME,
-    deletes_cleanly::NAME,
-    crash_between_writes::NAME,
-    applies_spec_changes::NAME,
-    comes_back::NAME,
-    honest_status::NAME,
-    accepts_valid_objects::NAME,
-    lost_answers::NAME,
-    name_taken::NAME,
+type Faults = for<'r, 'a> fn(&'r Reference<'a>) -> LocalBoxFuture<'r, Result<Vec<String>, CannotJudge>>;
+
+/// The checks of whose faults `--only CHECK:FAULT` chooses one, and the names of these faults.
+#[rustfmt::skip]
+const WITH_FAULTS: [(&str, Faults); 9] = [
+    (changes_in_a_row::NAME, |reference| changes_in_a_row::faults(reference).boxed_local()),
+    (deletes_cleanly::NAME, |reference| deletes_cleanly::faults(reference).boxed_local()),
+    (crash_between_writes::NAME, |reference| ready(Ok(crash_between_writes::faults(reference))).boxed_local()),
+    (applies_spec_changes::NAME, |reference| trial::names(reference, Intent::Change).boxed_local()),
+    (comes_back::NAME, |reference| trial::names(reference, Intent::Mistake).boxed_local()),
+    (honest_status::NAME, |reference| trial::names(reference, Intent::Change).boxed_local()),
+    (accepts_valid_objects::NAME, |reference| accepts_valid_objects::faults(reference).boxed_local()),
+    (lost_answers::NAME, |reference| ready(Ok(lost_answers::faults(reference))).boxed_local()),
+    (name_taken::NAME, |reference| ready(Ok(name_taken::faults(reference))).boxed_local()),
 ];
 
 /// The names of the faults of a check of [`WITH_FAULTS`].
 pub(super) async fn faults_of(check: &str, reference: &Reference<'_>) -> Result<Vec<String>, CannotJudge> {
-    match check {
-        deletes_cleanly::NAME => deletes_cleanly::faults(reference).await,
-        changes_in_a_row::NAME => changes_in_a_row::faults(reference).await,
-        crash_between_writes::NAME => Ok(crash_between_writes::faults(reference)),
-        applies_spec_changes::NAME | honest_status::NAME => trial::names(reference, Intent::Change).await,
-        comes_back::NAME => trial::names(reference, Intent::Mistake).await,
-        accepts_valid_objects::NAME => accepts_valid_objects::faults(reference).await,
-        lost_answers::NAME => Ok(lost_answers::faults(reference)),
-        name_taken::NAME => Ok(name_taken::faults(reference)),
-        _ => Ok(Vec::new()),
+    match WITH_FAULTS.iter().find(|(name, _)| *name == check) {
+        Some((_, faults)) => faults(reference).await,
+        None => Ok(Vec::new()),
     }
 }
 
@@ -151,10 +147,11 @@ pub(super) fn validate_only(only: &[String], names: &[&str]) -> Result<(), Canno
 
 /// An error if a check has no faults to choose from.
 pub(super) fn validate_with_faults(flag: &str, value: &str, check: &str) -> Result<(), CannotJudge> {
-    if WITH_FAULTS.contains(&check) {
+    let names = WITH_FAULTS.map(|(name, _)| name);
+    if names.contains(&check) {
         return Ok(());
     }
-    let others = WITH_FAULTS.join(", ");
+    let others = names.join(", ");
     Err(CannotJudge(format!("{flag} {value}: only these have faults to choose from: {others}")))
 }
 
