@@ -17,7 +17,7 @@ use std::{
 use bytes::Bytes;
 use http::{Method, Request, header};
 use http_body_util::{BodyExt, Full};
-use listwatch_apiserver::{ApiServer, Options, Resource, Rule, WriteRecord};
+use listwatch_apiserver::{ApiServer, Options, RequestRecord, Resource, Rule, WriteRecord};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
@@ -617,8 +617,13 @@ impl<'a> Lab<'a> {
         self.server.resource(resource).map(|resource| resource.kind().to_owned()).unwrap_or_default()
     }
 
-    pub(super) fn has_child(&self, child: &ChildKey) -> bool {
+    fn has_child(&self, child: &ChildKey) -> bool {
         self.server.object(&child.resource, &child.key).is_some()
+    }
+
+    /// The children that do not exist.
+    pub(super) fn missing(&self, children: &[ChildKey]) -> Vec<ChildKey> {
+        children.iter().filter(|child| !self.has_child(child)).cloned().collect()
     }
 
     /// The uid of the object that has the name of a child now.
@@ -917,13 +922,15 @@ impl<'a> Lab<'a> {
         Ok(())
     }
 
-    /// Waits in ticks: for longer on a busy machine.
-    pub(super) async fn wait(&self, time: Duration) {
-        let mut waited = Duration::ZERO;
+    /// Waits in ticks: for longer on a busy machine. Whether the process slept in one of them.
+    pub(super) async fn wait(&self, time: Duration) -> bool {
+        let (mut waited, mut has_slept) = (Duration::ZERO, false);
         while waited < time {
             sleep(TICK).await;
             waited += TICK;
+            has_slept |= self.process.as_ref().is_some_and(Process::sleeps);
         }
+        has_slept
     }
 
     /// Waits until something is so, or [`FAULT_TICKS_MAX`] are over. Whether it is.
@@ -939,17 +946,14 @@ impl<'a> Lab<'a> {
 
     /// Waits until so many requests of the operator got this status since the call, or [`FAULT_TICKS_MAX`] are over.
     pub(super) async fn until_refused(&self, status: u16, count: usize) {
-        let refused = || {
-            let requests = self.server.requests();
-            requests.iter().filter(|request| request.status == status && request.user == self.user()).count()
-        };
-        let before = refused();
-        for _ in 0..FAULT_TICKS_MAX {
-            sleep(TICK).await;
-            if refused() >= before + count {
-                return;
-            }
-        }
+        let (since, user) = (self.server.request_count(), self.user());
+        let refused = |request: &RequestRecord| request.status == status && request.user == user;
+        self.within_fault(|| self.requests_since(since).filter(refused).count() >= count).await;
+    }
+
+    /// The requests after so many.
+    pub(super) fn requests_since(&self, count: usize) -> impl Iterator<Item = RequestRecord> {
+        self.server.requests().into_iter().skip(count)
     }
 
     /// Waits until the state is as expected. A difference must last for [`Scorecard::patience`]; the reason says whether a poke repairs it. A panic or an end on
@@ -1046,7 +1050,7 @@ impl<'a> Lab<'a> {
     /// requests, which was at `started`.
     pub(super) fn hot_retry(&self, status: u16, since: usize, started: Instant) -> Option<String> {
         let mut counts: BTreeMap<String, u32> = BTreeMap::new();
-        for request in self.server.requests().iter().skip(since) {
+        for request in self.requests_since(since) {
             if request.status == status && Lab::is_of_operator(&request.user) {
                 let path = format!("{} {} {}", request.method, request.path, request.name);
                 *counts.entry(path.trim_end().to_owned()).or_default() += 1;
@@ -1063,17 +1067,6 @@ impl<'a> Lab<'a> {
         let requests = self.server.requests();
         let is_own = |path: &str, user: &str| Lab::is_of_operator(user) && !path.contains("/leases");
         requests.iter().filter(|request| is_own(&request.path, &request.user)).count()
-    }
-
-    /// Waits in ticks. Whether the process slept in one of them.
-    pub(super) async fn sleeps_within(&self, time: Duration) -> bool {
-        let (mut waited, mut has_slept) = (Duration::ZERO, false);
-        while waited < time {
-            sleep(TICK).await;
-            waited += TICK;
-            has_slept |= self.process.as_ref().is_some_and(Process::sleeps);
-        }
-        has_slept
     }
 
     /// The CPU time of the process. Zero if unknown.

@@ -315,9 +315,7 @@ impl<'a> Reference<'a> {
             lab.delete_children(&children).await;
             lab.settle().await?;
             let all = children.clone();
-            let missing = lab
-                .lasting(|lab| all.iter().filter(|child| !lab.has_child(child)).cloned().collect())
-                .await?;
+            let missing = lab.lasting(|lab| lab.missing(&all)).await?;
             children.retain(|child| !missing.contains(child));
             self.give_back(lab).await;
             Ok(children)

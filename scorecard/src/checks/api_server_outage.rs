@@ -54,9 +54,8 @@ pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJu
 
 /// The paths that the operator has read, since so many requests, with no other answer than a 503.
 fn unanswered(lab: &Lab<'_>, since: usize) -> Vec<String> {
-    let requests = lab.server.requests();
     let (mut refused, mut answered) = (BTreeSet::new(), BTreeSet::new());
-    for request in requests.into_iter().skip(since).filter(|request| request.method == "GET") {
+    for request in lab.requests_since(since).filter(|request| request.method == "GET") {
         if request.status == 503 { &mut refused } else { &mut answered }.insert(request.path);
     }
     refused.difference(&answered).cloned().collect()

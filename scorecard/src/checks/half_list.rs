@@ -53,15 +53,14 @@ pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJu
 
 /// Ends the watches with these paths, and waits until the first halves of the lists have come. Returns of how many.
 async fn begin_lists(lab: &Lab<'_>, paths: &[String]) -> usize {
-    let from = lab.server.requests().len();
+    let from = lab.server.request_count();
     for path in paths {
         lab.server.fault(Fault::SlowLists(PAUSE).on("", path).by(&lab.user()));
         lab.server.fault(Fault::ExpireWatches.on("", path));
     }
     let listed = || {
-        let requests = lab.server.requests();
-        let targets = requests.iter().skip(from).map(|request| format!("{}?{}", request.path, request.query));
-        let targets: Vec<String> = targets.collect();
+        let requests = lab.requests_since(from);
+        let targets: Vec<_> = requests.map(|request| format!("{}?{}", request.path, request.query)).collect();
         paths.iter().filter(|path| targets.iter().any(|target| target.contains(*path))).count()
     };
     lab.within_fault(|| listed() == paths.len()).await;

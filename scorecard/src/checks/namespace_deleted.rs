@@ -2,6 +2,8 @@
 //!
 //! It would have found Kuadrant/mcp-gateway#1512: the clean-up creates a Secret, which is refused, so the finalizer stays.
 
+use listwatch_apiserver::RequestRecord;
+
 use crate::{
     reference::Reference,
     report::{Outcome, Verdict},
@@ -18,7 +20,7 @@ pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJu
         return Ok(Verdict::new(Outcome::Skip, "the samples have no namespace"));
     }
     lab.settle().await?;
-    let before = lab.server.requests().len();
+    let before = lab.server.request_count();
     lab.delete_second_namespace().await;
     lab.settle().await?;
     let left = lab.lasting(|lab| lab.left_in_second_namespace()).await?;
@@ -28,10 +30,8 @@ pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJu
             left.join(", ")
         )));
     }
-    let requests = lab.server.requests();
-    let refused =
-        requests.iter().skip(before).filter(|request| request.method == "POST" && request.status == 403);
-    let refused = refused.count();
+    let is_refused = |request: &RequestRecord| request.method == "POST" && request.status == 403;
+    let refused = lab.requests_since(before).filter(is_refused).count();
     if refused > REFUSED_MAX {
         return Ok(Verdict::fail(format!(
             "{refused} creates were refused, because the namespace was being deleted"

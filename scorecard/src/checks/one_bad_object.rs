@@ -42,8 +42,7 @@ pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJu
     lab.settle().await?;
     lab.delete_children(children).await;
     lab.settle().await?;
-    let missing =
-        lab.lasting(|lab| children.iter().filter(|child| !lab.has_child(child)).cloned().collect()).await?;
+    let missing = lab.lasting(|lab| lab.missing(children)).await?;
     if let Some(first) = missing.first() {
         return Ok(Verdict::fail(format!(
             "{}/{} was not created again beside an object whose children are refused",

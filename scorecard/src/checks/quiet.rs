@@ -77,7 +77,7 @@ async fn idle_load(lab: &Lab<'_>) -> Option<String> {
     let mut load = None;
     for _ in 0..PERIODS {
         let (started, sent, cpu) = (Instant::now(), lab.sent(), lab.cpu_time());
-        let has_slept = lab.sleeps_within(IDLE).await;
+        let has_slept = lab.wait(IDLE).await;
         let secs = started.elapsed().as_secs_f64();
         let sent = u32::try_from(lab.sent().saturating_sub(sent)).unwrap_or(u32::MAX);
         let cpu = lab.cpu_time().saturating_sub(cpu).as_secs_f64();

@@ -21,7 +21,7 @@ pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJu
     lab.delete_children(children).await;
     let mut missing = Vec::new();
     for _ in 0..WAITS {
-        missing = lab.lasting(|lab| children.iter().filter(|child| !lab.has_child(child)).collect()).await?;
+        missing = lab.lasting(|lab| lab.missing(children)).await?;
         if missing.is_empty() {
             break;
         }

@@ -13,7 +13,7 @@ const REQUESTS_MAX: usize = 5;
 
 pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
     let Some((mut lab, children)) = with_children(reference).await? else { return Ok(no_children()) };
-    let before = lab.server.requests().len();
+    let before = lab.server.request_count();
     let body = "Too many requests, please try again later.\n".to_owned();
     lab.server.fault(Fault::Answer { status: 429, body, retry_after_secs: Some(1) }.by(&lab.user()));
     lab.delete_children(children).await;
@@ -35,7 +35,7 @@ pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJu
 
 fn refused(lab: &Lab<'_>, before: usize) -> BTreeMap<String, usize> {
     let mut refused = BTreeMap::new();
-    for request in lab.server.requests().into_iter().skip(before).filter(|request| request.status == 429) {
+    for request in lab.requests_since(before).filter(|request| request.status == 429) {
         *refused.entry(format!("{} {}", request.method, request.path)).or_default() += 1;
     }
     refused
