@@ -781,7 +781,7 @@ impl<'a> Lab<'a> {
         if !ignore.is_empty() && snapshot::is_ignored(write, &self.kind_of(&write.resource), ignore) {
             return false;
         }
-        let object = format!("{}/{}", write.resource, write.object);
+        let object = name_of(write);
         let is_noise = |path: &String| {
             let of_object = self.noise.iter().filter(|(of, _)| *of == object);
             of_object.map(|(_, noise)| noise).any(|noise| noise == path)
@@ -899,8 +899,7 @@ impl<'a> Lab<'a> {
         let mut writes: BTreeMap<String, Vec<WriteRecord>> = BTreeMap::new();
         let work = self.work_since(from);
         if work.len() > WRITES_MAX {
-            let newest =
-                work.last().map(|write| format!("{} {}/{}", write.verb(), write.resource, write.object));
+            let newest = work.last().map(|write| format!("{} {}", write.verb(), name_of(write)));
             let newest = newest.unwrap_or_default();
             return Err(CannotJudge(format!(
                 "COMMAND floods the server: {} writes, the last is {newest}",
@@ -908,7 +907,7 @@ impl<'a> Lab<'a> {
             )));
         }
         for write in work {
-            writes.entry(format!("{}/{}", write.resource, write.object)).or_default().push(write);
+            writes.entry(name_of(&write)).or_default().push(write);
         }
         for (object, writes) in writes.into_iter().filter(|(_, writes)| writes.len() > limit) {
             for write in &writes[writes.len() / 2..] {
@@ -1109,6 +1108,11 @@ impl Drop for Lab<'_> {
             log: String::from_utf8_lossy(&log).into_owned(),
         });
     }
+}
+
+/// `configmaps/default/web`
+pub(super) fn name_of(write: &WriteRecord) -> String {
+    format!("{}/{}", write.resource, write.object)
 }
 
 /// The lock of a new directory. It has its name only when it is locked.

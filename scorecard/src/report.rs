@@ -48,6 +48,11 @@ impl Verdict {
         Verdict::new(Outcome::Fail, reason)
     }
 
+    /// The result of one of the faults of a check.
+    pub(super) fn at(self, fault: &str) -> Verdict {
+        Verdict { trigger: Some(fault.to_owned()), ..self }
+    }
+
     /// The differences that lasted after a fault, the first of them in the reason.
     pub(super) fn differs(result: Outcome, after: &str, evidence: Vec<Mismatch>) -> Verdict {
         let first = evidence.first().map(ToString::to_string).unwrap_or_default();

@@ -325,6 +325,13 @@ impl Snapshot {
         Some(format!("{name} {path}"))
     }
 
+    /// What is only in this state, or different.
+    pub(super) fn missing(&self, found: &Snapshot, mask: &Mask) -> Vec<Mismatch> {
+        let mut differences = self.differences(found, mask);
+        differences.retain(|difference| !difference.expected.is_null());
+        differences
+    }
+
     /// What is in one and not in the other, or different.
     pub(super) fn differences(&self, found: &Snapshot, mask: &Mask) -> Vec<Mismatch> {
         let mut all = Vec::new();

@@ -6,10 +6,10 @@
 use http::Method;
 use serde_json::Value;
 
-use super::{failure, honest_status::name_of};
+use super::failure;
 use crate::{
     fault_choice::FaultChoice,
-    lab::Lab,
+    lab::{Lab, name_of},
     reference::Reference,
     report::{Outcome, Verdict},
     settings::CannotJudge,
@@ -45,8 +45,7 @@ pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJu
         let settled = lab.settle().await;
         let incidents = lab.incidents();
         if let Some(incident) = incidents.get(before) {
-            let verdict = Verdict::fail(format!("{what}: {incident}"));
-            return Ok(Verdict { trigger: Some(name.clone()), ..verdict });
+            return Ok(Verdict::fail(format!("{what}: {incident}")).at(name));
         }
         settled?;
         let judgement = judgements.iter().find(|(kind, _)| **kind == object["kind"]);
@@ -55,8 +54,7 @@ pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJu
         {
             let verdict =
                 Verdict::new(*result, format!("{what}: it gets nothing: no child, no status, no Event"));
-            let verdict = Verdict { trigger: Some(name.clone()), ..verdict };
-            if let Some(failure) = failure(verdict, &mut warning) {
+            if let Some(failure) = failure(verdict.at(name), &mut warning) {
                 return Ok(failure);
             }
         }
@@ -67,12 +65,7 @@ pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJu
     lab.delete_children(children).await;
     let mask = trial::mask(reference, &lab);
     lab.settle().await?;
-    let missing = |lab: &Lab| {
-        let mut differences = expected.differences(&lab.snapshot(), &mask);
-        differences.retain(|difference| !difference.expected.is_null());
-        differences
-    };
-    let evidence = lab.lasting(missing).await?;
+    let evidence = lab.lasting(|lab| expected.missing(&lab.snapshot(), &mask)).await?;
     if !evidence.is_empty() {
         let names: Vec<&str> = choice.tried.iter().map(|extra| extra.what.as_str()).collect();
         return Ok(Verdict::differs(Outcome::Fail, &format!("beside {}", names.join("; ")), evidence));

@@ -52,8 +52,7 @@ pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJu
             without_effect.push(&*trial.change.path);
         }
         let verdict = judge(reference, &mut lab, trial, expected, &mask).await?;
-        let verdict = Verdict { trigger: Some(trial.name.clone()), ..verdict };
-        if let Some(failure) = failure(verdict, &mut late) {
+        if let Some(failure) = failure(verdict.at(&trial.name), &mut late) {
             return Ok(failure);
         }
     }

@@ -204,7 +204,7 @@ async fn run(
         }
     };
     lab.end().await;
-    Ok(Verdict { trigger: Some(sequence.name()), ..verdict })
+    Ok(verdict.at(&sequence.name()))
 }
 
 /// The custom resources as they are now, to be created elsewhere.

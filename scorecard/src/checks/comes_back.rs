@@ -34,8 +34,7 @@ pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJu
         }
         let after = format!("{} and back", trial.what());
         let verdict = lab.judge(&reference.state, &mask, &after).await?;
-        let verdict = Verdict { trigger: Some(trial.name.clone()), ..verdict };
-        if let Some(failure) = failure(verdict, &mut late) {
+        if let Some(failure) = failure(verdict.at(&trial.name), &mut late) {
             return Ok(failure);
         }
     }

@@ -105,9 +105,8 @@ async fn run(reference: &Reference<'_>, crash: &Crash) -> Result<Verdict, Cannot
     };
     // It may end at each start.
     let judged = judged.await;
-    let mut verdict =
+    let verdict =
         judged.unwrap_or_else(|CannotJudge(why)| Verdict::fail(format!("{}: {why}", crash.description())));
     lab.end().await;
-    verdict.trigger = Some(crash.name.clone());
-    Ok(verdict)
+    Ok(verdict.at(&crash.name))
 }

@@ -127,8 +127,8 @@ async fn run<'a>(
     lab.connected().await?;
     let left = lab.lasting(|lab| lab.remaining()).await?;
     if !left.is_empty() {
-        let failure = Verdict::fail(format!("{}: still there: {}", deletion.what, left.join(", ")));
-        return Ok(Verdict { trigger: Some(deletion.name.clone()), ..failure });
+        let why = format!("{}: still there: {}", deletion.what, left.join(", "));
+        return Ok(Verdict::fail(why).at(&deletion.name));
     }
     if matches!(deletion.moment, Moment::After(_) | Moment::Crash(_)) {
         lab.end().await;

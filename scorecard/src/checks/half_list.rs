@@ -10,7 +10,7 @@ use listwatch_apiserver::{Fault, WriteRecord};
 
 use super::{by_kind, failure, no_children, with_children};
 use crate::{
-    lab::Lab,
+    lab::{Lab, name_of},
     reference::Reference,
     report::{Outcome, Verdict},
     settings::CannotJudge,
@@ -31,7 +31,7 @@ pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJu
         lab.poke_children(children).await;
         lab.wait(PAUSE / 2).await;
         if let Some(write) = lab.work_since(before).into_iter().find(WriteRecord::is_deletion) {
-            let name = format!("{}/{}", write.resource, write.object);
+            let name = name_of(&write);
             return Ok(Verdict::fail(format!(
                 "while half of a list of the {what} had come, it deleted {name}"
             )));

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::{
     fault_choice::FaultChoice,
-    lab::{ChildKey, Dependent, Lab},
+    lab::{ChildKey, Dependent, Lab, name_of},
     reference::Reference,
     report::{Outcome, Verdict},
     settings::CannotJudge,
@@ -185,11 +185,6 @@ fn is_workload(child: &Dependent) -> bool {
 fn has_no_ready_replica(workload: &Value) -> bool {
     let status = &workload["status"];
     status["readyReplicas"].as_u64().unwrap_or_default() == 0 && status["phase"] != "Running"
-}
-
-/// `pages.example.com/default/a`
-pub(super) fn name_of(write: &WriteRecord) -> String {
-    format!("{}/{}", write.resource, write.object)
 }
 
 fn conditions(status: &Value) -> impl Iterator<Item = &Value> {

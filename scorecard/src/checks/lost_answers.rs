@@ -30,8 +30,7 @@ pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJu
         let verdict = reference.judge_counts(&mut lab, &after).await?;
         lost += usize::from(!lab.has_faults());
         lab.end().await;
-        let verdict = Verdict { trigger: Some(trigger.name.clone()), ..verdict };
-        if let Some(failure) = failure(verdict, &mut late) {
+        if let Some(failure) = failure(verdict.at(&trigger.name), &mut late) {
             return Ok(failure);
         }
     }

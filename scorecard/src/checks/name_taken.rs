@@ -7,10 +7,10 @@ use http::Method;
 use listwatch_apiserver::WriteRecord;
 use serde_json::{Value, json};
 
-use super::{honest_status::name_of, worst};
+use super::worst;
 use crate::{
     fault_choice::FaultChoice,
-    lab::Lab,
+    lab::{Lab, name_of},
     reference::{Reference, Trigger},
     report::{Outcome, Verdict},
     settings::CannotJudge,
@@ -95,8 +95,7 @@ async fn run(reference: &Reference<'_>, taken: &Taken<'_>) -> Result<Verdict, Ca
         let name = name_of(write);
         Some(format!("{name} {} {}", taken.whose, harm(write).filter(|_| objects.contains(&name))?))
     });
-    let verdict = harm.map_or_else(|| Verdict::pass(&*taken.name), Verdict::fail);
-    Ok(Verdict { trigger: Some(taken.name.clone()), ..verdict })
+    Ok(harm.map_or_else(|| Verdict::pass(&*taken.name), Verdict::fail).at(&taken.name))
 }
 
 /// What a write does to an object of somebody else.

@@ -10,7 +10,12 @@ use std::{
 
 use tokio::time::Instant;
 
-use crate::{lab::Lab, reference::Reference, report::Verdict, settings::CannotJudge};
+use crate::{
+    lab::{Lab, name_of},
+    reference::Reference,
+    report::Verdict,
+    settings::CannotJudge,
+};
 
 /// Periods without a write that must follow each other. A busy machine gets as many attempts.
 const PERIODS: usize = 3;
@@ -103,7 +108,7 @@ pub(super) async fn poke(lab: &mut Lab<'_>) -> Result<Option<String>, CannotJudg
     }
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     for write in lab.work_since(version) {
-        *counts.entry(format!("{}/{}", write.resource, write.object)).or_default() += 1;
+        *counts.entry(name_of(&write)).or_default() += 1;
     }
     let most = counts.into_iter().find(|(_, count)| *count > WRITES_PER_POKE);
     Ok(most.map(|(object, count)| {
@@ -120,8 +125,8 @@ pub(super) fn loops(lab: &Lab<'_>, known: &BTreeSet<(String, String)>) -> Option
 /// The operator's writes since a version: `update configmaps/default/web .data.time`.
 fn described(lab: &Lab<'_>, version: u64) -> Vec<String> {
     let writes = lab.work_since(version);
-    let text = writes.iter().map(|write| {
-        format!("{} {}/{} {}", write.verb(), write.resource, write.object, write.changed_paths().join(", "))
-    });
+    let text = writes
+        .iter()
+        .map(|write| format!("{} {} {}", write.verb(), name_of(write), write.changed_paths().join(", ")));
     text.collect()
 }

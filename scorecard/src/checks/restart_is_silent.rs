@@ -5,7 +5,11 @@
 use std::collections::HashMap;
 
 use crate::{
-    lab::Lab, reference::Reference, report::Verdict, settings::CannotJudge, snapshot::normalised_in_order,
+    lab::{Lab, name_of},
+    reference::Reference,
+    report::Verdict,
+    settings::CannotJudge,
+    snapshot::normalised_in_order,
 };
 
 /// Restarts without a write until it counts as silent. A map of two keys without an order has the same order as before in half of all
@@ -55,7 +59,7 @@ fn changes(lab: &Lab<'_>, version: u64) -> Vec<String> {
             }
         }
         let paths = write.changed_paths().join(", ");
-        changes.push(format!("{} {}/{} {paths}", write.verb(), write.resource, write.object));
+        changes.push(format!("{} {} {paths}", write.verb(), name_of(&write)));
     }
     changes
 }

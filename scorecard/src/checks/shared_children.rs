@@ -72,14 +72,9 @@ async fn run(reference: &Reference<'_>, place: Place) -> Result<Verdict, CannotJ
     }
     lab.settle().await?;
     let mask = trial::mask(reference, &lab);
-    let missing = |lab: &Lab| {
-        let mut differences = reference.state.differences(&lab.snapshot(), &mask);
-        // What stays of the second one is not the first one's.
-        differences.retain(|difference| !difference.expected.is_null());
-        differences
-    };
     let after = format!("{}, which was deleted", place.text());
-    let evidence = lab.lasting(missing).await?;
+    // What stays of the second one is not the first one's.
+    let evidence = lab.lasting(|lab| reference.state.missing(&lab.snapshot(), &mask)).await?;
     if !evidence.is_empty() {
         return Ok(Verdict::differs(Outcome::Fail, &after, evidence));
     }

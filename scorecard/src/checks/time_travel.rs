@@ -7,7 +7,7 @@ use listwatch_apiserver::{Fault, WriteRecord};
 
 use super::failure;
 use crate::{
-    lab::Lab,
+    lab::{Lab, name_of},
     reference::Reference,
     report::{Outcome, Verdict},
     settings::CannotJudge,
@@ -79,10 +79,7 @@ async fn restart_at(
     let verdict = reference.judge(lab, &after).await?;
     let deletion = lab.work_since(before).into_iter().find(WriteRecord::is_deletion);
     Ok(match deletion {
-        Some(write) => Verdict::fail(format!(
-            "{after}: it deleted {}/{} of the new object",
-            write.resource, write.object
-        )),
+        Some(write) => Verdict::fail(format!("{after}: it deleted {} of the new object", name_of(&write))),
         None => verdict,
     })
 }
