@@ -215,8 +215,13 @@ async fn worst(
         Outcome::Warn => 2,
         Outcome::Fail => 3,
     };
+    let one = async |run| {
+        // Other checks run at the same time.
+        let _permit = reference.parallel_runs.acquire().await;
+        journal::recorded(run).await
+    };
     // Large: each is a run.
-    let runs = runs.map(|run| Box::pin(journal::recorded(run)));
+    let runs = runs.map(|run| Box::pin(one(run)));
     let mut runs = pin!(stream::iter(runs).buffered(reference.jobs));
     let mut worst: Option<Verdict> = None;
     while let Some((verdict, journal)) = runs.next().await {

@@ -8,7 +8,10 @@ use std::{
 
 use listwatch_apiserver::{Fault, RequestRecord, Rule, WriteRecord};
 use serde_json::Value;
-use tokio::{sync::OnceCell, time::Instant};
+use tokio::{
+    sync::{OnceCell, Semaphore},
+    time::Instant,
+};
 
 use super::{
     lab::{ChildKey, Lab, Pace, Release},
@@ -79,6 +82,8 @@ pub(super) struct Reference<'a> {
     pace: Pace,
     /// How many runs can be at a time.
     pub(super) jobs: usize,
+    /// As many runs of one check can be at a time, in all checks together.
+    pub(super) parallel_runs: Semaphore,
     /// Runs whose operator has settled in this state.
     settled: Mutex<Vec<Lab<'a>>>,
     repaired: OnceCell<Vec<ChildKey>>,
@@ -159,6 +164,7 @@ impl<'a> Reference<'a> {
             writes,
             pace,
             jobs,
+            parallel_runs: Semaphore::new(jobs),
             settled: Mutex::default(),
             repaired: OnceCell::new(),
             deleted: OnceCell::new(),
