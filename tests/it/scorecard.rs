@@ -1,7 +1,8 @@
 //! `listwatch scorecard`: what it prints, and that it leaves no process. Its checks are tested in `scorecard/tests/it`.
 
 use std::{
-    fs,
+    env, fs, iter,
+    path::Path,
     process::{Command, Output, Stdio},
     thread,
     time::Duration,
@@ -86,15 +87,21 @@ fn run(args: &[&str], command: &[&str]) -> Output {
 }
 
 #[test]
-fn an_operator_of_ours_converges_and_is_quiet() {
+fn an_operator_of_ours_converges_is_quiet_and_takes_over() {
     let ports = ["health-probe", "metrics", "debug"].map(|of| format!("--{of}-bind-address=0"));
     let mut memcached = vec![env!("CARGO_BIN_EXE_listwatch"), "run", "memcached"];
     memcached.extend(ports.iter().map(String::as_str));
-    let output = run(&["--only", "converges", "--only", "quiet", "--output", "json"], &memcached);
+    // The path of the program may have spaces.
+    let (dir, paths) = (Path::new(memcached[0]).parent().unwrap(), env::var_os("PATH").unwrap());
+    let paths = env::join_paths(iter::once(dir.to_owned()).chain(env::split_paths(&paths))).unwrap();
+    let previous = format!("listwatch {}", memcached[1..].join(" "));
+    let only = ["converges", "quiet", "upgrade"].map(|check| ["--only", check]).concat();
+    let args = [&only[..], &["--previous", &previous, "--output", "json"]].concat();
+    let output = scorecard(&args, &memcached).env("PATH", paths).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     let results = report["checks"].as_array().unwrap().iter().map(|check| &check["result"]);
-    assert_eq!(results.collect::<Vec<_>>(), ["pass", "pass"], "{report}");
+    assert_eq!(results.collect::<Vec<_>>(), ["pass", "pass", "pass"], "{report}");
 }
 
 #[test]
