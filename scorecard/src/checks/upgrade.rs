@@ -14,6 +14,9 @@ use crate::{
 
 pub(crate) const NAME: &str = "upgrade";
 
+/// Kinds whose spec is immutable: a changed one must be a new object.
+const IMMUTABLE: [&str; 2] = ["Pod", "Job"];
+
 /// When the judged operator starts.
 #[derive(Clone, Copy)]
 enum Start {
@@ -25,15 +28,13 @@ pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJu
     if reference.scorecard.previous.is_empty() {
         return Ok(Verdict::new(Outcome::Skip, "no --previous is given"));
     }
-    // Not beside another run: the operator may be one that cannot run twice.
-    reference.previous().await?;
-    let (starts, what) = match reference.jobs {
+    let (starts, what): (&[Start], &str) = match reference.jobs {
         1 => (
-            &[Start::AfterPrevious][..],
+            &[Start::AfterPrevious],
             "it takes over; not tried beside the previous version: one runs at a time",
         ),
         _ => (
-            &[Start::AfterPrevious, Start::BesidePrevious][..],
+            &[Start::AfterPrevious, Start::BesidePrevious],
             "it takes over, also beside the previous version",
         ),
     };
@@ -43,8 +44,8 @@ pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJu
 
 async fn run(reference: &Reference<'_>, start: Start) -> Result<Verdict, CannotJudge> {
     let previous = reference.previous().await?;
-    let own = previous.children();
-    let version = previous.server.version();
+    let (mut own, version) = (previous.children(), previous.server.version());
+    own.retain(|child| !IMMUTABLE.contains(&&*child.kind));
     let (mut lab, after) = match start {
         Start::AfterPrevious => {
             (reference.after_previous(Release::Judged).await?, "after the previous version has stopped")
@@ -64,10 +65,9 @@ async fn run(reference: &Reference<'_>, start: Start) -> Result<Verdict, CannotJ
     lab.connected().await?;
     let mask = trial::mask(reference, &lab);
     let verdict = lab.judge(&reference.state, &mask, after).await?;
-    let is_recreated = |child: &ChildKey, uid: &str| lab.uid_of(child).is_some_and(|now| now != uid);
     for child in &own {
-        let uid = child.object["metadata"]["uid"].as_str().unwrap_or_default();
-        if is_recreated(&ChildKey::of(child), uid) {
+        let now = lab.uid_of(&ChildKey::of(child));
+        if now.is_some_and(|now| child.object["metadata"]["uid"] != now) {
             let name = format!("{}/{}", child.resource, child.key);
             return Ok(Verdict::fail(format!("{after}: {name} was deleted and created again")));
         }
