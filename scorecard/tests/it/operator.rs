@@ -567,15 +567,12 @@ impl Operator {
         if self.has("deletes-similar-names") {
             self.delete_similar(page).await;
         }
-        if self.has("keeps-one-elsewhere") && !self.keep_elsewhere().await {
-            return false;
-        }
         if self.has("reads-and-notes-the-second") {
             for _ in 0..READS {
                 self.send(Method::GET, &path("configmaps", ""), Value::Null).await;
             }
         }
-        let mut is_done = true;
+        let mut is_done = !self.has("keeps-one-elsewhere") || self.keep_elsewhere().await;
         for (kind, child) in self.children(page) {
             is_done &= self.keep(kind, &child, page).await;
         }
@@ -595,16 +592,19 @@ impl Operator {
             }
             is_done = self.set_ready(page).await;
         }
-        let second = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
-        let notes = self.has("notes-the-second") || self.has("reads-and-notes-the-second");
-        if notes && is_done && page["status"]["checks"] != second {
-            return self.set_status(page, json!({"checks": second})).await;
+        is_done && self.note_checks(page).await
+    }
+
+    /// Writes a number into the status that changes with each reconcile.
+    async fn note_checks(&self, page: &Value) -> bool {
+        let mut checks = page["status"]["checks"].clone();
+        if self.has("notes-the-second") || self.has("reads-and-notes-the-second") {
+            checks = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs().into();
         }
         if self.has("counts-for-ever") {
-            let checks = page["status"]["checks"].as_u64().unwrap_or_default() + 1;
-            return self.set_status(page, json!({"checks": checks})).await;
+            checks = (checks.as_u64().unwrap_or_default() + 1).into();
         }
-        is_done
+        checks == page["status"]["checks"] || self.set_status(page, json!({"checks": checks})).await
     }
 
     /// Whether the generation of a Page is not the one after the last that this process has seen.
@@ -845,8 +845,15 @@ impl Operator {
         self.send(Method::PATCH, &path, applied).await
     }
 
-    /// Adds what the Page's optional fields ask for.
-    fn add_title_and_colour(&self, page: &Value, data: &mut Value) {
+    /// Adds what the Page's optional fields ask for, and the operator's version.
+    fn add_optional(&self, page: &Value, data: &mut Value) {
+        match &*self.bug {
+            "is-version-1" => data["version"] = "1".into(),
+            "is-version-2" | "recreates-what-it-upgrades" | "empties-what-it-upgrades" => {
+                data["version"] = "2".into();
+            }
+            _ => {}
+        }
         let uid = &page["metadata"]["uid"];
         if let Some(title) = page["spec"]["title"].as_str() {
             data["title"] = title.into();
@@ -889,7 +896,7 @@ impl Operator {
             text = self.first_texts.lock().unwrap().entry(uid.to_string()).or_insert(text).clone();
         }
         let mut data = json!({"text": text, "image": image});
-        self.add_title_and_colour(page, &mut data);
+        self.add_optional(page, &mut data);
         if self.has("copies-annotations") {
             data["annotations"] = page["metadata"]["annotations"].to_string().into();
         }
@@ -902,13 +909,6 @@ impl Operator {
         if self.has("of-two-kinds") {
             let sites: Vec<String> = self.cached("sites").into_keys().map(|(_, name)| name).collect();
             data["sites"] = sites.join(" ").into();
-        }
-        match &*self.bug {
-            "is-version-1" => data["version"] = "1".into(),
-            "is-version-2" | "recreates-what-it-upgrades" | "empties-what-it-upgrades" => {
-                data["version"] = "2".into();
-            }
-            _ => {}
         }
         if self.has("writes-at-each-start") {
             data["process"] = json!(std::process::id().to_string());
