@@ -83,7 +83,7 @@ pub(super) const SECOND: &str = "a-scorecard";
 pub(super) enum Release {
     /// The operator that is judged.
     Judged,
-    /// That of [`Scorecard::previous`].
+    /// The program of [`Scorecard::previous`].
     Previous,
 }
 
@@ -140,8 +140,8 @@ pub(super) struct Lab<'a> {
     process: Option<Process>,
     /// What [`Lab::start`] starts.
     pub(super) release: Release,
-    /// A process that runs beside this one.
-    other: Option<Process>,
+    /// The previous version, while it runs beside the judged operator.
+    previous: Option<Process>,
     starts: usize,
     /// How often [`Lab::delete_children`] has deleted children of the process.
     pub(super) deletions: usize,
@@ -179,7 +179,7 @@ impl<'a> Lab<'a> {
             dir,
             process: None,
             release: Release::Judged,
-            other: None,
+            previous: None,
             starts: 0,
             deletions: 0,
             incidents: Vec::new(),
@@ -282,9 +282,9 @@ impl<'a> Lab<'a> {
         Ok(())
     }
 
-    /// Starts the judged operator beside the process that runs, and waits until it sends a request: it may wait for a Lease then.
+    /// Starts the judged operator beside the previous version, and waits until it sends a request. It may need a Lease before it reads the samples' kind.
     pub(super) async fn start_beside(&mut self) -> Result<(), CannotJudge> {
-        self.other = self.process.take();
+        self.previous = self.process.take();
         self.release = Release::Judged;
         self.start()?;
         let user = self.user();
@@ -296,10 +296,10 @@ impl<'a> Lab<'a> {
         Ok(())
     }
 
-    /// Kills the process that was there before [`Lab::start_beside`].
-    pub(super) async fn kill_other(&mut self) {
-        if let Some(other) = self.other.take() {
-            other.kill().await;
+    /// Kills the previous version that runs beside the judged operator.
+    pub(super) async fn kill_previous(&mut self) {
+        if let Some(previous) = self.previous.take() {
+            previous.kill().await;
         }
         self.delete_leases().await;
     }

@@ -58,7 +58,7 @@ async fn run(reference: &Reference<'_>, start: Start) -> Result<Verdict, CannotJ
             if let Some(fight) = quiet::writes(&mut lab, &known).await? {
                 return Ok(Verdict::fail(format!("while the previous version still runs: {fight}")));
             }
-            lab.kill_other().await;
+            lab.kill_previous().await;
             (lab, "beside the previous version, which then stopped")
         }
     };
