@@ -18,6 +18,7 @@ pub(crate) mod cel_library;
 mod cel_types;
 pub(crate) mod cel_authorizer;
 mod cel_cost;
+pub(crate) mod cel_estimate;
 pub(crate) mod cel;
 pub(crate) mod expressions;
 pub(crate) mod formats;
@@ -38,7 +39,7 @@ use crate::{
     json::make_whole,
     names,
     schema::{
-        cel::RulesAtPath,
+        cel::Rules,
         field_errors::{ErrorList, FieldPath},
     },
     status::Cause,
@@ -51,7 +52,7 @@ const EMBEDDED: &str = "x-kubernetes-embedded-resource";
 pub(crate) struct Schema {
     source: Value,
     validator: jsonschema::Validator,
-    rules: Vec<RulesAtPath>,
+    pub(crate) rules: Rules,
     /// Whether there are embedded resources in it.
     embeds: bool,
 }
@@ -186,7 +187,7 @@ impl Schema {
             find_twice(object, &self.source, &FieldPath::Root, &mut add)?;
         }
         check_embedded(object, &self.source, &FieldPath::Root, errors)?;
-        if self.rules.is_empty() {
+        if self.rules.estimated.is_empty() {
             return ControlFlow::Continue(());
         }
         // Rules are checked only if the object has the right types and sizes.

@@ -21,7 +21,7 @@ use crate::{
         webhook_configurations::{client_errors, review_versions_errors},
     },
     names::{causes, dns_1035_errors, subdomain_errors},
-    schema::{Schema, formats::unknown_formats, structural},
+    schema::{Schema, cel_estimate, formats::unknown_formats, structural},
     status::Cause,
 };
 
@@ -296,7 +296,8 @@ fn schema_errors(all: &mut Vec<Cause>, schema: &Value, at: &str) {
         return;
     }
     match Schema::compile(schema) {
-        Ok(_) => {
+        Ok(compiled) => {
+            cel_estimate::errors(all, &compiled.rules.estimated, at);
             structural::wrong_transition_rules(all, schema, at, None);
             structural::wrong_defaults(all, schema, at);
         }

@@ -36,6 +36,7 @@ use crate::{
     schema::{
         SchemaError, cel_authorizer,
         cel_cost::{self, Exceeded},
+        cel_estimate::{self, Cardinality, Estimated},
         cel_library,
         cel_types::{self, Scope, Type},
         field_errors::{ErrorList, FieldPath, json_type},
@@ -81,23 +82,32 @@ struct ValidationRule {
     reason: Option<String>,
 }
 
-/// Compiles all rules of a schema, in the order of the schema.
-pub(crate) fn compile(schema: &Value) -> Result<Vec<RulesAtPath>, Vec<SchemaError>> {
-    let (mut rules, mut errors) = (Vec::new(), Vec::new());
-    on_large_stack(|| collect_rules(schema, "", &mut Vec::new(), &mut rules, &mut errors));
-    if errors.is_empty() { Ok(rules) } else { Err(errors) }
+/// The rules of a schema, in the order of the schema.
+#[derive(Debug, Default)]
+pub(crate) struct Rules {
+    at_paths: Vec<RulesAtPath>,
+    /// Their costs.
+    pub(crate) estimated: Vec<Estimated>,
+    errors: Vec<SchemaError>,
+}
+
+/// Compiles all rules of a schema.
+pub(crate) fn compile(schema: &Value) -> Result<Rules, Vec<SchemaError>> {
+    let mut rules = Rules::default();
+    on_large_stack(|| collect_rules(schema, "", &mut Vec::new(), Cardinality::AtMost(1), &mut rules));
+    if rules.errors.is_empty() { Ok(rules) } else { Err(rules.errors) }
 }
 
 /// Reports the rules that an object violates.
 pub(crate) fn check(
-    all: &[RulesAtPath],
+    all: &Rules,
     schema: &Value,
     object: &Value,
     before: Option<&Value>,
     errors: &mut ErrorList<'_>,
 ) -> ControlFlow<()> {
     on_large_stack(|| {
-        all.iter().try_for_each(|rules| {
+        all.at_paths.iter().try_for_each(|rules| {
             let root = Checked { value: object, old: before, schema, path: &FieldPath::Root };
             rules.check(root, &rules.path, errors)
         })
@@ -141,26 +151,33 @@ fn collect_rules(
     schema: &Value,
     at: &str,
     path: &mut Vec<String>,
-    rules: &mut Vec<RulesAtPath>,
-    errors: &mut Vec<SchemaError>,
+    cardinality: Cardinality,
+    rules: &mut Rules,
 ) {
     let mut here = Vec::new();
     for (index, source) in schema["x-kubernetes-validations"].as_array().into_iter().flatten().enumerate() {
-        match ValidationRule::compile(source, schema, at.is_empty()) {
-            Ok(rule) => here.push(rule),
-            Err((field, why)) => errors.push(SchemaError {
-                at: format!("{at}.x-kubernetes-validations[{index}].{field}"),
-                value: source.clone(),
-                why,
-            }),
+        let at = format!("{at}.x-kubernetes-validations[{index}]");
+        match ValidationRule::compile(source, schema, path.is_empty()) {
+            Ok((rule, cost, message_cost)) => {
+                let cost = cost.saturating_mul(cardinality.of(schema));
+                rules.estimated.push(Estimated { at: format!("{at}.rule"), cost });
+                let message =
+                    message_cost.map(|cost| Estimated { at: format!("{at}.messageExpression"), cost });
+                rules.estimated.extend(message);
+                here.push(rule);
+            }
+            Err((field, why)) => {
+                rules.errors.push(SchemaError { at: format!("{at}.{field}"), value: source.clone(), why });
+            }
         }
     }
     if !here.is_empty() {
-        rules.push(RulesAtPath { path: path.clone(), rules: here });
+        rules.at_paths.push(RulesAtPath { path: path.clone(), rules: here });
     }
+    let cardinality = cardinality.inside(schema);
     let mut inside = |name: &str, at: String, schema: &Value| {
         path.push(name.to_owned());
-        collect_rules(schema, &at, path, rules, errors);
+        collect_rules(schema, &at, path, cardinality, rules);
         path.pop();
     };
     for (name, schema) in schema["properties"].as_object().into_iter().flatten() {
@@ -279,12 +296,12 @@ impl RulesAtPath {
 }
 
 impl ValidationRule {
-    /// Compiles a rule of a schema, and checks its types. An error has its field.
+    /// Compiles a rule of a schema, checks its types, and estimates the costs of the rule and of its `messageExpression`. An error has its field.
     fn compile(
         source: &Value,
         schema: &Value,
         is_root: bool,
-    ) -> Result<ValidationRule, (&'static str, String)> {
+    ) -> Result<(ValidationRule, u64, Option<u64>), (&'static str, String)> {
         let text = |field: &str| source[field].as_str().map(str::to_owned);
         let is_resource = is_root || schema["x-kubernetes-embedded-resource"] == true;
         let of_self = Type::of(schema, is_resource).unwrap_or(Type::Unknown);
@@ -298,27 +315,32 @@ impl ValidationRule {
         let compile = |expression: &str, wanted: &str, mistyped: &str| {
             let failed = |why| format!("compilation failed: {why}");
             let program = program(expression).map_err(failed)?;
-            if cel_types::check(&program, expression, &scope).map_err(failed)?.is_none_of(&[wanted]) {
+            let types = cel_types::check(&program, expression, &scope).map_err(failed)?;
+            if types[&program.expression().id].is_none_of(&[wanted]) {
                 return Err(mistyped.to_owned());
             }
-            Ok(cel_cost::metered(program.expression()))
+            let cost = cel_estimate::cost(program.expression(), schema, is_resource, &types);
+            Ok((cel_cost::metered(program.expression()), cost))
         };
         let rule = text("rule").unwrap_or_default();
         let message = text("messageExpression").map(|expression| {
             let compiled = compile(&expression, "string", "must evaluate to a string");
             compiled.map_err(|why| ("messageExpression", format!("messageExpression {why}")))
         });
-        Ok(ValidationRule {
-            program: compile(&rule, "bool", "cel expression must evaluate to a bool")
-                .map_err(|why| ("rule", why))?,
+        let (program, cost) =
+            compile(&rule, "bool", "cel expression must evaluate to a bool").map_err(|why| ("rule", why))?;
+        let (message_expression, message_cost) = message.transpose()?.unzip();
+        let compiled = ValidationRule {
+            program,
             uses_old: uses_old(&rule),
             old_is_optional,
             field: text("fieldPath").and_then(|path| field_below(&path, schema)),
             message: text("message"),
-            message_expression: message.transpose()?,
+            message_expression,
             reason: text("reason"),
             rule,
-        })
+        };
+        Ok((compiled, cost, message_cost))
     }
 
     fn check(&self, context: &Context<'_, '_>, value: &Value, path: &FieldPath<'_>) -> Result<(), Violation> {

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! The crate `cel` counts nothing, so [`metered`] adds calls that do. Each name, field and call costs 1, as in cel-go's `runtimecost.go`,
-//! and what a call reads of strings, lists and maps costs about as much as there. kube-apiserver also estimates the cost of a rule when a
-//! CRD is created.
+//! and what a call reads of strings, lists and maps costs about as much as there. [`cel_estimate`](super::cel_estimate) estimates
+//! the cost of a rule when a CRD is written.
 
 use std::cell::Cell;
 
@@ -30,9 +30,9 @@ const CALL_COST_MAX: u64 = 1_000_000;
 const COST_MAX: u64 = 10_000_000;
 
 /// The costs of a new list, map and object.
-const LIST_COST: u64 = 10;
-const MAP_COST: u64 = 30;
-const STRUCT_COST: u64 = 40;
+pub(super) const LIST_COST: u64 = 10;
+pub(super) const MAP_COST: u64 = 30;
+pub(super) const STRUCT_COST: u64 = 40;
 
 /// A unit for so many bytes of a string that is read.
 const BYTES_PER_COST: usize = 10;

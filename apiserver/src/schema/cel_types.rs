@@ -8,7 +8,7 @@
 //! The crate `cel` has no such check. This one reports only what it is certain of: the arguments of functions are not checked, and
 //! the results of many are [`Type::Unknown`].
 
-use std::{fmt, sync::LazyLock};
+use std::{collections::HashMap, fmt, sync::LazyLock};
 
 use cel::{
     Program,
@@ -44,6 +44,18 @@ static METADATA: LazyLock<Value> = LazyLock::new(|| {
     let text = json!({"type": "string"});
     json!({"type": "object", "properties": {"name": text, "generateName": text}})
 });
+
+/// The schema of a property of an object, by its name in CEL, and whether it is a resource.
+pub(super) fn property<'s>(schema: &'s Value, is_resource: bool, name: &str) -> Option<(&'s Value, bool)> {
+    match (is_resource, name) {
+        (true, "apiVersion" | "kind") => return Some((&METADATA["properties"]["name"], false)),
+        (true, "metadata") => return Some((&METADATA, false)),
+        (true | false, _) => {}
+    }
+    let mut properties = schema["properties"].as_object().into_iter().flatten();
+    let (_, property) = properties.find(|(property, _)| is_named(property, name))?;
+    Some((property, property["x-kubernetes-embedded-resource"] == true))
+}
 
 impl<'s> Type<'s> {
     /// The type of the values of a schema: `SchemaDeclType` of kube-apiserver. `None` if rules cannot use them.
@@ -84,13 +96,19 @@ impl<'s> Type<'s> {
             Type::Map(_, value) => Some((**value).clone()),
             Type::Optional(of) => of.field(name).map(|field| Type::Optional(Box::new(field))),
             Type::List(_) => Some(Unknown),
-            Type::Object(_, true) if ["apiVersion", "kind"].contains(&name) => Some(Named("string")),
-            Type::Object(_, true) if name == "metadata" => Some(Type::Object(&METADATA, false)),
-            Type::Object(schema, _) => {
-                let mut properties = schema["properties"].as_object().into_iter().flatten();
-                let (_, property) = properties.find(|(property, _)| is_named(property, name))?;
-                Type::of(property, property["x-kubernetes-embedded-resource"] == true)
+            Type::Object(schema, is_resource) => {
+                let (property, is_resource) = property(schema, *is_resource, name)?;
+                Type::of(property, is_resource)
             }
+        }
+    }
+
+    /// Whether all values of this type have the same size.
+    pub(super) fn has_fixed_size(&self) -> bool {
+        match self {
+            Named("string" | "bytes") | Unknown | Type::List(_) | Type::Map(..) | Type::Object(..) => false,
+            Named(_) => self.is_scalar(),
+            Type::Optional(of) => of.has_fixed_size(),
         }
     }
 
@@ -172,7 +190,7 @@ const FUNCTIONS: [(&str, &str); 11] = [
 ];
 
 /// Macros with two variables, which the crate `cel` does not expand.
-const TWO_VARIABLES: [&str; 7] =
+pub(super) const TWO_VARIABLES: [&str; 7] =
     ["all", "exists", "existsOne", "exists_one", "transformList", "transformMap", "transformMapEntry"];
 
 /// The names that an expression may use.
@@ -185,12 +203,12 @@ pub(super) struct Scope<'s> {
     pub(super) constructs: fn(&str) -> bool,
 }
 
-/// The type of the result, or the errors with their places, as cel-go prints them.
-pub(super) fn check<'s>(program: &'s Program, source: &str, scope: &Scope<'s>) -> Result<Type<'s>, String> {
-    let mut checker = Checker { scope, bound: Vec::new(), errors: Vec::new() };
-    let result = checker.type_of(program.expression());
+/// The types of an expression and its parts, by their ids, or the errors with their places, as cel-go prints them.
+pub(super) fn check<'s>(program: &'s Program, source: &str, scope: &Scope<'s>) -> Result<Types<'s>, String> {
+    let mut checker = Checker { scope, bound: Vec::new(), errors: Vec::new(), types: Types::new() };
+    checker.type_of(program.expression());
     if checker.errors.is_empty() {
-        return Ok(result);
+        return Ok(checker.types);
     }
     let errors = checker.errors.iter().map(|(id, why)| at_source(program, source, *id, why));
     Err(errors.collect::<Vec<_>>().join("\n"))
@@ -206,16 +224,26 @@ fn at_source(program: &Program, source: &str, id: u64, why: &str) -> String {
     format!("ERROR: <input>:{}:{}: {why}\n | {line}\n | {}^", row + 1, column + 1, ".".repeat(column))
 }
 
+/// The types of expressions, by their ids.
+pub(super) type Types<'s> = HashMap<u64, Type<'s>>;
+
 struct Checker<'c, 's> {
     scope: &'c Scope<'s>,
     /// The variables of macros.
     bound: Vec<(&'s str, Type<'s>)>,
     /// By the ids of expressions.
     errors: Vec<(u64, String)>,
+    types: Types<'s>,
 }
 
 impl<'s> Checker<'_, 's> {
     fn type_of(&mut self, at: &'s IdedExpr) -> Type<'s> {
+        let of = self.type_of_new(at);
+        self.types.insert(at.id, of.clone());
+        of
+    }
+
+    fn type_of_new(&mut self, at: &'s IdedExpr) -> Type<'s> {
         match &at.expr {
             Expr::Unspecified => Unknown,
             Expr::Literal(literal) => Named(match literal {
@@ -336,7 +364,6 @@ impl<'s> Checker<'_, 's> {
         if TWO_VARIABLES.contains(&name) {
             return Unknown;
         }
-        let is_namespace = |target: &&IdedExpr| matches!(&target.expr, Expr::Ident(name) if name != "math" && NAMESPACES.contains(&&**name));
         let target = call.target.as_deref();
         let namespace = target.filter(is_namespace);
         let target = target.filter(|_| namespace.is_none()).map(|target| self.type_of(target));
@@ -430,6 +457,11 @@ impl<'s> Checker<'_, 's> {
         }
         Some(result)
     }
+}
+
+/// Whether the target of a call is a part of the function's name: `ip.isCanonical`.
+pub(super) fn is_namespace(target: &&IdedExpr) -> bool {
+    matches!(&target.expr, Expr::Ident(name) if name != "math" && NAMESPACES.contains(&&**name))
 }
 
 /// The type of all values of a list or a map.

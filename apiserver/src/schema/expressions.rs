@@ -327,8 +327,9 @@ pub(crate) fn check(expression: &str, names: Names<'_>, wanted: Wanted) -> Resul
         variables.extend(names.composed.map(|_| ("variables", Type::Unknown)));
         let constructs = if names.constructs { is_constructed } else { |_: &str| false };
         let scope = Scope { variables, composed: names.composed, constructs };
-        let is = cel_types::check(&compiled.program, expression, &scope)
+        let checked = cel_types::check(&compiled.program, expression, &scope)
             .map_err(|why| format!("compilation failed: {why}"))?;
+        let is = &checked[&compiled.program.expression().id];
         let (types, shown) = match wanted {
             Wanted::Any => return Ok(()),
             Wanted::Bool => (["bool"].as_slice(), "bool"),

@@ -6,7 +6,6 @@
 //!
 //! The rules and messages are as in apiextensions-apiserver; see
 //! <https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/#specifying-a-structural-schema>.
-//! The types and the estimated costs of CEL rules are not checked.
 
 use std::collections::BTreeSet;
 

@@ -91,6 +91,7 @@ stories! {
     columns
     configmaps
     converting
+    costs
     crds
     creating
     defaulting
