@@ -233,18 +233,51 @@ pub(crate) fn openapi_index(kinds: &Kinds, revision: u64) -> Value {
 /// `/openapi/v2`: the definitions of all kinds, without paths.
 pub(crate) fn openapi_v2(kinds: &Kinds) -> Value {
     let mut definitions = Map::new();
-    for group in kinds.groups() {
-        for version in kinds.versions(group) {
-            if let Some(Value::Object(schemas)) =
-                openapi(kinds, group, &version).map(|mut document| document["components"]["schemas"].take())
-            {
-                definitions.extend(schemas);
-            }
+    for kind in kinds.groups().iter().flat_map(|group| kinds.in_group(group)) {
+        let mut schema = kind.schema().clone();
+        if kind.is_custom() {
+            simplify(&mut schema);
         }
+        // kubectl would refuse all other fields if there were any.
+        let is_free = kind.is_custom() && kind.schema()["x-kubernetes-preserve-unknown-fields"] == true;
+        let definition =
+            if is_free { definition(kind, json!({"type": "object"})) } else { with_meta(kind, schema) };
+        definitions.insert(definition_name(kind), definition);
     }
+    openapi::add_definitions(&mut definitions);
     let mut definitions = Value::from(definitions);
     refer_to_definitions(&mut definitions);
     json!({"swagger": "2.0", "info": {"title": "Kubernetes", "version": "v1.36.0"}, "paths": {}, "definitions": definitions})
+}
+
+/// Removes what OpenAPI v2 or kubectl does not know: apiextensions-apiserver, `ToStructuralOpenAPIV2`.
+fn simplify(schema: &mut Value) {
+    let is_nullable = |schema: &Value| schema["nullable"] == true;
+    let (nullable, is_free) = (is_nullable(schema), schema["x-kubernetes-preserve-unknown-fields"] == true);
+    let of_values = is_nullable(&schema["additionalProperties"]);
+    let properties = schema["properties"].as_object().into_iter().flatten();
+    let of_null: Vec<String> =
+        properties.filter(|(_, property)| is_nullable(property)).map(|(name, _)| name.clone()).collect();
+    let Some(map) = schema.as_object_mut() else { return };
+    ["allOf", "anyOf", "oneOf", "not", "nullable"].iter().for_each(|word| drop(map.remove(*word)));
+    if nullable || is_free {
+        ["items", "properties"].iter().for_each(|word| drop(map.remove(*word)));
+    }
+    let has_type = |of: &str| map.get("type").is_some_and(|found| found == of);
+    if nullable || is_free && has_type("object") || has_type("array") && !map.contains_key("items") {
+        map.remove("type");
+    }
+    if let Some(Value::Array(required)) = map.get_mut("required") {
+        required.retain(|name| !of_values && !of_null.iter().any(|one| name == one));
+        if required.is_empty() {
+            map.remove("required");
+        }
+    }
+    let properties = map.get_mut("properties").and_then(Value::as_object_mut);
+    properties.into_iter().flatten().for_each(|(_, property)| simplify(property));
+    for word in ["items", "additionalProperties"] {
+        map.get_mut(word).into_iter().for_each(simplify);
+    }
 }
 
 fn refer_to_definitions(schema: &mut Value) {
@@ -272,15 +305,38 @@ const KIND: &str = "Kind is a string value representing the REST resource this o
     the endpoint the client submits requests to. Cannot be updated. In CamelCase. More info: \
     https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#types-kinds";
 
+fn gvk(kind: &Kind) -> Value {
+    json!({"group": kind.group, "version": kind.version, "kind": kind.kind})
+}
+
+/// `com.example.v1.Widget`
+fn definition_name(kind: &Kind) -> String {
+    let mut name: Vec<&str> = kind.group.split('.').filter(|part| !part.is_empty()).collect();
+    name.reverse();
+    name.extend([kind.version.as_str(), kind.kind.as_str()]);
+    name.join(".")
+}
+
+fn definition(kind: &Kind, mut schema: Value) -> Value {
+    schema["x-kubernetes-group-version-kind"] = json!([gvk(kind)]);
+    schema
+}
+
+/// The definition of a kind, with the fields that each kind has.
+fn with_meta(kind: &Kind, mut schema: Value) -> Value {
+    let text = |text: &str| json!({"type": "string", "description": text});
+    schema["properties"]["apiVersion"] = text(API_VERSION);
+    schema["properties"]["kind"] = text(KIND);
+    schema["properties"]["metadata"] = json!({"description": "Standard object's metadata.",
+        "allOf": [{"$ref": "#/components/schemas/ObjectMeta"}]});
+    definition(kind, schema)
+}
+
 /// `/openapi/v3/apis/GROUP/VERSION`, for `kubectl explain`. kubectl also checks here that the server validates fields.
 pub(crate) fn openapi(kinds: &Kinds, group: &str, version: &str) -> Option<Value> {
     let (mut paths, mut schemas) = (Map::new(), Map::new());
     for kind in kinds.in_group(group).filter(|kind| kind.version == version) {
-        let gvk = json!({"group": kind.group, "version": kind.version, "kind": kind.kind});
-        let mut name: Vec<&str> = kind.group.split('.').filter(|part| !part.is_empty()).collect();
-        name.reverse();
-        name.extend([kind.version.as_str(), kind.kind.as_str()]);
-        let name = name.join(".");
+        let (gvk, name) = (gvk(kind), definition_name(kind));
         let content =
             json!({"application/json": {"schema": {"$ref": format!("#/components/schemas/{name}")}}});
         let answer = json!({"200": {"description": "OK", "content": content}});
@@ -300,14 +356,7 @@ pub(crate) fn openapi(kinds: &Kinds, group: &str, version: &str) -> Option<Value
             "put": operation("replace", "put")}),
         );
         paths.insert(path, json!({"post": operation("create", "post")}));
-        let mut schema = kind.schema().clone();
-        let text = |text: &str| json!({"type": "string", "description": text});
-        schema["properties"]["apiVersion"] = text(API_VERSION);
-        schema["properties"]["kind"] = text(KIND);
-        schema["properties"]["metadata"] = json!({"description": "Standard object's metadata.",
-            "allOf": [{"$ref": "#/components/schemas/ObjectMeta"}]});
-        schema["x-kubernetes-group-version-kind"] = json!([gvk]);
-        schemas.insert(name, schema);
+        schemas.insert(name, with_meta(kind, kind.schema().clone()));
     }
     if paths.is_empty() {
         return None;

@@ -335,6 +335,8 @@ async fn kubectl_lists_describes_and_watches() {
     with_each_kubectl(&SERVERS, async |kubectl| {
         kubectl.prints("api-resources", "deployments\nmywebservers").await;
         kubectl.prints("explain mywebserver.spec.port", "KIND:       MyWebserver\nport <integer>").await;
+        let metadata = "Standard object's metadata.\ncreationTimestamp\nCreationTimestamp is a timestamp";
+        kubectl.prints("explain mywebserver.metadata", metadata).await;
         kubectl.prints("get --raw /readyz", "ok").await;
         let shop = json!({"apiVersion": "k8sobjects.gsa.com/v2", "kind": "MyWebserver",
             "metadata": {"name": "shop"}, "spec": {"image": "nginx"}});

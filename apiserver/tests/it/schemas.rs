@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use expect_test::expect_file;
+use listwatch_control_plane::eventually;
 use serde_json::{Map, Value, json};
 
 use crate::fixture::{Kind, on};
@@ -82,6 +83,16 @@ impl Schemas<'_> {
                     self.take(full_name.split_once("Or").unwrap().0);
                     json!({"$ref": "#/components/schemas/JSONSchemaProps"})
                 }
+                // `kubectl explain` shows it below each custom resource.
+                "ObjectMeta" => {
+                    let (full, mut schema) =
+                        (&self.document[full_name], self.plain(&self.document[full_name].clone()));
+                    for (name, property) in schema["properties"].as_object_mut().unwrap() {
+                        property["description"] = full["properties"][name]["description"].clone();
+                    }
+                    schema["description"] = full["description"].clone();
+                    schema
+                }
                 _ => self.plain(&self.document[full_name].clone()),
             };
             self.taken.insert(name.clone(), schema);
@@ -144,6 +155,47 @@ async fn the_schemas_of_built_in_kinds_equal_those_of_kube_apiserver() {
         let lines: Vec<String> =
             taken.iter().map(|(name, schema)| format!("{}: {schema}", json!(name))).collect();
         expect_file!["../../src/schema/openapi.json"].assert_eq(&format!("{{\n{}\n}}\n", lines.join(",\n")));
+    })
+    .await;
+}
+
+/// Once, kubectl refused unknown fields of a custom resource without a schema.
+#[tokio::test]
+async fn the_openapi_v2_of_a_crd_has_only_what_kubectl_knows() {
+    on(&[Kind::Real, Kind::Embedded], async |fixture| {
+        let version = |name: &str, schema: Value| {
+            json!({"name": name, "served": true, "storage": name == "v1", "schema": {"openAPIV3Schema": schema}})
+        };
+        let integer = json!({"type": "integer", "nullable": true});
+        let free = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+        let schema = json!({"type": "object", "properties": {"spec": {"type": "object", "description": "What is wanted.",
+            "required": ["a", "free"], "oneOf": [{"required": ["a"]}, {"required": ["b"]}], "properties": {"a": integer, "b": integer,
+            "free": free, "frees": {"type": "array", "items": free}, "map": {"type": "object", "additionalProperties": integer}}}}});
+        fixture.install(&json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+            "metadata": {"name": "opens.openapi.io"}, "spec": {"group": "openapi.io", "scope": "Namespaced",
+            "names": {"plural": "opens", "kind": "Open"}, "versions": [version("v1", free.clone()), version("v2", schema)]}}))
+            .await;
+        let definition = async |version: &str| {
+            let document = fixture.raw("/openapi/v2").await.body;
+            let mut definition = document["definitions"][format!("io.openapi.{version}.Open")].clone();
+            for field in ["apiVersion", "kind", "metadata"] {
+                definition["properties"].as_object_mut()?.remove(field);
+            }
+            Some(definition)
+        };
+        let gvk = |version: &str| json!([{"group": "openapi.io", "version": version, "kind": "Open"}]);
+        let free = json!({"x-kubernetes-preserve-unknown-fields": true});
+        let shown = eventually("v2 in OpenAPI", async || definition("v2").await).await;
+        assert_eq!(shown, json!({"type": "object", "x-kubernetes-group-version-kind": gvk("v2"),
+            "properties": {"spec": {"type": "object", "description": "What is wanted.", "required": ["free"], "properties": {
+                "a": {}, "b": {}, "free": free, "frees": {"type": "array", "items": free},
+                "map": {"type": "object", "additionalProperties": {}}}}}}));
+        eventually("v1 in OpenAPI", async || {
+            let document = fixture.raw("/openapi/v2").await.body;
+            let bare = json!({"type": "object", "x-kubernetes-group-version-kind": gvk("v1")});
+            (document["definitions"]["io.openapi.v1.Open"] == bare).then_some(())
+        })
+        .await;
     })
     .await;
 }
