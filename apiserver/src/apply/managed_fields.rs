@@ -11,7 +11,8 @@
 //! forced. An apply removes the fields that its manager applied before but not now, unless another manager owns them.
 //!
 //! Field sets are not converted between versions: with conversion `None`, a field has the same path in all versions. If an
-//! entry has a version that has left the CRD, an apply fails, and any other write drops all entries.
+//! entry has a version that has left the CRD, or that lacks a field of the object, an apply fails, and any other write drops
+//! all entries.
 
 use serde_json::{Value, json};
 
@@ -185,6 +186,13 @@ impl Managed {
         self.0.iter().map(|entry| entry.api_version.as_str()).find(|version| !kind.converts_to(version))
     }
 
+    /// The first version of an entry into which an object does not fit, and why. With conversion `None`, kube-apiserver compares
+    /// objects in that version without pruning them. Conversions by a webhook are not compared.
+    fn unfit_version(&self, kind: &Kind, object: &Value) -> Option<(&str, String)> {
+        let mut versions = self.0.iter().map(|entry| entry.api_version.as_str());
+        versions.find_map(|version| Some((version, unfit(kind, version, object)?)))
+    }
+
     /// If an object has no managers at its first apply, `before-first-apply` becomes the owner of all its fields.
     fn claim_all(&mut self, kind: &Kind, before: &Value, now: &str) {
         let first = Manager { name: "before-first-apply".to_owned(), applies: false, subresource: "" };
@@ -236,6 +244,14 @@ impl Managed {
         });
         &mut self.0[at]
     }
+}
+
+/// Why an object does not fit into another version of its kind.
+fn unfit(kind: &Kind, api_version: &str, object: &Value) -> Option<String> {
+    let type_ref = TypeRef::unconverted(kind, api_version).filter(|_| kind.api_version() != api_version)?;
+    let mut object = object.clone();
+    set(&mut object, Value::Null);
+    type_ref.unfit(&object)
 }
 
 /// Removes the fields that never have an owner, such as `kind`, `metadata.name` and `metadata.uid`:
@@ -321,7 +337,8 @@ pub(crate) fn track(
     if managed.0.is_empty() && before.is_some() {
         return set(after, Value::Null);
     }
-    if managed.lost_version(kind).is_some() {
+    let is_unfit = |object: &Value| managed.unfit_version(kind, object).is_some();
+    if managed.lost_version(kind).is_some() || before.is_some_and(is_unfit) || is_unfit(after) {
         return set(after, Value::Null);
     }
     let blank = blank(kind);
@@ -433,8 +450,9 @@ pub(crate) fn apply(
     }
     let entry = managed.entry(manager, &api_version);
     let last = std::mem::replace(&mut entry.fields, type_ref.fields(applied));
-    entry.api_version = api_version;
+    let last_version = std::mem::replace(&mut entry.api_version, api_version);
     let mut merged = type_ref.merge(before, applied);
+    check_versions(kind, &merged, &managed, &last_version, !last.is_empty())?;
     leave_out(type_ref, &mut merged, &last, &managed);
 
     let difference = type_ref.difference(Some(before), Some(&merged));
@@ -455,6 +473,29 @@ pub(crate) fn apply(
     }
     set(&mut merged, managed.into_json());
     Ok(merged)
+}
+
+/// Refuses an object that does not fit into the version in which its manager applied last, if it `prunes`, or into that of an entry.
+fn check_versions(
+    kind: &Kind,
+    merged: &Value,
+    managed: &Managed,
+    last_version: &str,
+    prunes: bool,
+) -> Result<(), StatusError> {
+    let text = match unfit(kind, last_version, merged).filter(|_| prunes) {
+        Some(why) => {
+            format!("failed to prune fields: failed to convert merged object to last applied version: {why}")
+        }
+        None => match managed.unfit_version(kind, merged) {
+            Some((version, why)) if prunes => format!(
+                "failed to prune fields: failed add back owned items: failed to convert merged object at version {version}: {why}"
+            ),
+            Some((_, why)) => format!("failed to convert new object: {why}"),
+            None => return Ok(()),
+        },
+    };
+    Err(StatusError::internal(text))
 }
 
 /// The query parameter `force`: whether an apply with conflicts takes the fields from their owners.

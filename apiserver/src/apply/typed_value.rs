@@ -17,7 +17,7 @@ use serde_json::{Map, Value};
 
 use crate::{
     apply::field_set::{self, FieldSet},
-    kinds::Kind,
+    kinds::{Kind, Source},
     schema::{decode, openapi, places, twins},
 };
 
@@ -71,6 +71,13 @@ impl<'a> TypeRef<'a> {
     /// The type of the objects of a kind.
     pub(crate) fn of(kind: &'a Kind) -> TypeRef<'a> {
         TypeRef { is_object: true, ..TypeRef::UNTYPED.part(kind.schema()) }
+    }
+
+    /// The type of the objects of a kind in a version to which they are converted as they are.
+    pub(crate) fn unconverted(kind: &'a Kind, api_version: &str) -> Option<TypeRef<'a>> {
+        let Source::Custom(custom) = &kind.source else { return None };
+        let schema = custom.schemas.get(api_version).filter(|_| custom.conversion.is_none())?;
+        Some(TypeRef { is_object: true, ..TypeRef::UNTYPED.part(schema.source()) })
     }
 
     fn metadata() -> TypeRef<'static> {

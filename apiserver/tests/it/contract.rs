@@ -94,6 +94,7 @@ stories! {
     costs
     crds
     creating
+    crossing
     defaulting
     definitions
     deleting
