@@ -1,5 +1,5 @@
 //! The controllers: garbage collection, namespaces, Secrets of ServiceAccounts, Deployments, ReplicaSets, ReplicationControllers, StatefulSets, DaemonSets, claims and volumes, endpoints of Services,
-//! Jobs, CronJobs, PodDisruptionBudgets, ResourceQuotas, HorizontalPodAutoscalers, and a simulated scheduler and kubelet. They write Events about what they do.
+//! Jobs, CronJobs, PodDisruptionBudgets, ResourceQuotas, HorizontalPodAutoscalers, ValidatingAdmissionPolicies, and a simulated scheduler and kubelet. They write Events about what they do.
 //!
 //! All controllers run in one task. It reads the journal of the storage. For each change, it queues the object, its
 //! owners, its dependents and its namespace, and reconciles each of them. Like the controllers of Kubernetes, they
@@ -14,6 +14,7 @@ mod eviction;
 mod garbage;
 mod job;
 mod kubelet;
+mod policy;
 mod quota;
 mod replica_set;
 mod role;
@@ -306,6 +307,7 @@ impl Controllers {
                 change(storage, place, Part::Main, |object| set_root_ca(object, &self.ca_pem));
             }
             "resourcequotas" => quota::quota(storage, place, &object),
+            policy::POLICIES => policy::policy(storage, place, &object),
             role::ROLES => role::aggregate(storage, place, &object),
             "secrets" => account_secret::secret(self, storage, place, &object),
             "persistentvolumes" => volume::volume(storage, place, &object),

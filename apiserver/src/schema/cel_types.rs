@@ -21,6 +21,7 @@ use serde_json::{Value, json};
 use crate::schema::{
     cel::{ENV, is_named},
     cel_cost::NAMESPACES,
+    openapi,
 };
 
 /// A type, of which objects have a schema.
@@ -60,7 +61,8 @@ pub(super) fn property<'s>(schema: &'s Value, is_resource: bool, name: &str) -> 
 impl<'s> Type<'s> {
     /// The type of the values of a schema: `SchemaDeclType` of kube-apiserver. `None` if rules cannot use them.
     pub(super) fn of(schema: &'s Value, is_resource: bool) -> Option<Type<'s>> {
-        if schema["x-kubernetes-int-or-string"] == true {
+        let schema = openapi::resolved(schema);
+        if schema["x-kubernetes-int-or-string"] == true || schema["format"] == "int-or-string" {
             return Some(Named("dyn"));
         }
         let inside = |schema: &'s Value| {
@@ -198,7 +200,7 @@ pub(super) struct Scope<'s> {
     /// The variables, and their types.
     pub(super) variables: Vec<(&'s str, Type<'s>)>,
     /// The fields of `variables`, if they are known.
-    pub(super) composed: Option<&'s [&'s str]>,
+    pub(super) composed: Option<Vec<(&'s str, Type<'s>)>>,
     /// Whether objects of a type can be constructed.
     pub(super) constructs: fn(&str) -> bool,
 }
@@ -266,9 +268,13 @@ impl<'s> Checker<'_, 's> {
             Expr::Select(select) => {
                 let operand = self.type_of(&select.operand);
                 let is_composed = matches!(&select.operand.expr, Expr::Ident(name) if name == "variables" && !self.is_bound(name));
-                let is_unknown =
-                    is_composed && self.scope.composed.is_some_and(|known| !known.contains(&&*select.field));
-                let field = self.field(at.id, &operand, &select.field, is_unknown);
+                let composed = self.scope.composed.as_ref().filter(|_| is_composed);
+                let known = composed.map(|all| all.iter().find(|(name, _)| *name == select.field));
+                let field = match known {
+                    Some(known) => known.map(|(_, of)| of.clone()),
+                    None => operand.field(&select.field),
+                };
+                let field = self.defined(at.id, &select.field, field);
                 if select.test { Named("bool") } else { field }
             }
             Expr::List(list) => {
@@ -311,14 +317,11 @@ impl<'s> Checker<'_, 's> {
         if name.starts_with('@') { Unknown } else { self.undeclared(id, name) }
     }
 
-    fn field(&mut self, id: u64, operand: &Type<'s>, name: &str, is_unknown: bool) -> Type<'s> {
-        match operand.field(name).filter(|_| !is_unknown) {
-            Some(field) => field,
-            None => {
-                self.errors.push((id, format!("undefined field '{name}'")));
-                Unknown
-            }
-        }
+    fn defined(&mut self, id: u64, name: &str, field: Option<Type<'s>>) -> Type<'s> {
+        field.unwrap_or_else(|| {
+            self.errors.push((id, format!("undefined field '{name}'")));
+            Unknown
+        })
     }
 
     fn entries(&mut self, entries: &'s [IdedEntryExpr]) -> (Vec<Type<'s>>, Vec<Type<'s>>) {
@@ -372,7 +375,7 @@ impl<'s> Checker<'_, 's> {
                 &call.args[..]
         {
             let operand = self.type_of(operand);
-            return match self.field(id, &operand, field.inner(), false) {
+            return match self.defined(id, field.inner(), operand.field(field.inner())) {
                 optional @ Type::Optional(_) => optional,
                 field => Type::Optional(Box::new(field)),
             };

@@ -326,7 +326,8 @@ pub(crate) fn check(expression: &str, names: Names<'_>, wanted: Wanted) -> Resul
             .collect();
         variables.extend(names.composed.map(|_| ("variables", Type::Unknown)));
         let constructs = if names.constructs { is_constructed } else { |_: &str| false };
-        let scope = Scope { variables, composed: names.composed, constructs };
+        let composed = names.composed.map(|all| all.iter().map(|name| (*name, Type::Unknown)).collect());
+        let scope = Scope { variables, composed, constructs };
         let checked = cel_types::check(&compiled.program, expression, &scope)
             .map_err(|why| format!("compilation failed: {why}"))?;
         let is = &checked[&compiled.program.expression().id];
@@ -342,6 +343,41 @@ pub(crate) fn check(expression: &str, names: Names<'_>, wanted: Wanted) -> Resul
             return Err(format!("must evaluate to {shown} but got {is}"));
         }
         Ok(())
+    })
+}
+
+/// Checks the types of an expression of a policy, whose objects and `params` have these schemas. The variables of the policy
+/// have the types of their expressions.
+pub(crate) fn check_types(
+    expression: &str,
+    variables: &Value,
+    object: &Value,
+    params: Option<&Value>,
+) -> Result<(), String> {
+    let list = variables.as_array().into_iter().flatten();
+    let variables =
+        list.filter_map(|variable| Some((variable["name"].as_str()?, variable["expression"].as_str()?)));
+    on_large_stack(|| {
+        let compile = |(name, expression)| Some((name, expression, compiled(expression).ok()?));
+        let all: Vec<_> =
+            variables.filter_map(compile).chain([("", expression, compiled(expression)?)]).collect();
+        let object = Type::of(object, false).unwrap_or(Type::Unknown);
+        let params = params.map_or(Some(Type::Named("dyn")), |params| Type::of(params, false));
+        let mut variables = vec![("object", object.clone()), ("oldObject", object)];
+        variables.push(("params", params.unwrap_or(Type::Unknown)));
+        let others = ["request", "namespaceObject", "authorizer", "variables"];
+        variables.extend(others.map(|name| (name, Type::Unknown)));
+        let mut scope = Scope { variables, composed: Some(Vec::new()), constructs: |_| false };
+        let mut checked = Ok(());
+        for (name, expression, compiled) in &all {
+            let types = cel_types::check(&compiled.program, expression, &scope);
+            let of = types
+                .as_ref()
+                .map_or(Type::Unknown, |types| types[&compiled.program.expression().id].clone());
+            scope.composed.get_or_insert_default().push((name, of));
+            checked = types.map(drop);
+        }
+        checked
     })
 }
 

@@ -29,7 +29,7 @@
 //!
 //! `# @controllers` before the first request starts the garbage collector and namespace controller, as in a cluster.
 //!
-//! `# @workloads` there also starts the controllers of Deployments, StatefulSets, claims, Jobs and PodDisruptionBudgets, on a
+//! `# @workloads` there also starts the controllers of Deployments, StatefulSets, claims, Jobs, PodDisruptionBudgets and policies, on a
 //! server of its own. No kubelet runs: the story writes the status of Pods.
 //!
 //! `# @accounts` there starts the controllers of ServiceAccounts, on a server of its own. New Pods need a ServiceAccount.
@@ -135,6 +135,7 @@ stories! {
     standards
     statefulsets
     stored
+    typing
     undecodable
     updating
     validating
@@ -376,6 +377,7 @@ impl Server {
         let control_plane = ControlPlane::start(Http::Any).await;
         let (url, ca_pem) = (control_plane.url(), control_plane.ca_pem());
         control_plane.start_controllers(&[
+            "validatingadmissionpolicy-status-controller",
             "statefulset-controller",
             "persistentvolumeclaim-protection-controller",
             "job-controller",

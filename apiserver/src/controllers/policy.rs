@@ -1,0 +1,102 @@
+//! Checks the types of the expressions of a ValidatingAdmissionPolicy against the kinds that it names, and writes warnings to its status:
+//! pkg/controller/validatingadmissionpolicystatus of Kubernetes.
+//!
+//! ```text
+//! apps/v1, Kind=Deployment: ERROR: <input>:1:22: found no matching overload for '_>_' applied to '(int, string)'
+//! ```
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use serde_json::{Value, json};
+
+use crate::{
+    controllers::change,
+    kinds::{
+        Kind, Part,
+        field_checks::{each, text},
+    },
+    schema::{expressions::check_types, openapi::OBJECT_META},
+    storage::{Place, Storage},
+};
+
+pub(super) const POLICIES: &str = "validatingadmissionpolicies.admissionregistration.k8s.io";
+
+/// Most kinds that a policy is checked against: apiserver/pkg/admission/plugin/policy/validating/typechecking.go.
+const KINDS_MAX: usize = 10;
+
+pub(super) fn policy(storage: &mut Storage, place: &Place, policy: &Value) {
+    let generation = policy["metadata"]["generation"].clone();
+    let (spec, status) = (&policy["spec"], &policy["status"]);
+    if generation.as_i64() <= status["observedGeneration"].as_i64() {
+        return;
+    }
+    let param = &spec["paramKind"];
+    let is_param =
+        |kind: &&Arc<Kind>| param["kind"] == kind.kind && param["apiVersion"] == kind.api_version();
+    let params = all_kinds(storage).find(is_param).map(|kind| schema(kind));
+    let kinds: Vec<(String, Value)> = kinds(storage, spec)
+        .into_iter()
+        .map(|kind| (format!("{}/{}, Kind={}", kind.group, kind.version, kind.kind), schema(&kind)))
+        .collect();
+    let mut warnings = Vec::new();
+    for (index, validation) in each(&spec["validations"]).enumerate() {
+        for field in ["expression", "messageExpression"] {
+            let expression = text(&validation[field]);
+            let check = |(kind, schema): &(String, Value)| {
+                let why = check_types(expression, &spec["variables"], schema, params.as_ref()).err()?;
+                Some(format!("{kind}: {why}\n"))
+            };
+            let found: Vec<String> =
+                kinds.iter().filter(|_| !expression.is_empty()).filter_map(check).collect();
+            if !found.is_empty() {
+                let field = format!("spec.validations[{index}].{field}");
+                warnings.push(json!({"fieldRef": field, "warning": found.join("\n")}));
+            }
+        }
+    }
+    change(storage, place, Part::Status, |policy| {
+        let checked = if warnings.is_empty() { json!({}) } else { json!({"expressionWarnings": warnings}) };
+        policy["status"]["observedGeneration"] = generation;
+        policy["status"]["typeChecking"] = checked;
+    });
+}
+
+fn all_kinds(storage: &Storage) -> impl Iterator<Item = &Arc<Kind>> {
+    storage.kinds.groups().iter().flat_map(|group| storage.kinds.in_group(group))
+}
+
+/// The kinds that the rules of a policy name without a wildcard, by group, version and kind.
+fn kinds(storage: &Storage, spec: &Value) -> Vec<Arc<Kind>> {
+    let mut found = BTreeMap::new();
+    for rule in each(&spec["matchConstraints"]["resourceRules"]) {
+        let names = |field: &str| -> Vec<&str> { each(&rule[field]).map(text).collect() };
+        let [groups, versions, resources] = ["apiGroups", "apiVersions", "resources"].map(names);
+        if [&groups, &versions].iter().any(|names| names.iter().any(|name| name.contains('*'))) {
+            continue;
+        }
+        // Without a group, kube-controller-manager takes the resources of all groups.
+        let is_named = |kind: &&Arc<Kind>| {
+            (groups.contains(&&*kind.group) || groups.contains(&""))
+                && versions.contains(&&*kind.version)
+                && resources.contains(&&*kind.plural)
+        };
+        let named = all_kinds(storage).filter(is_named).take(KINDS_MAX);
+        found.extend(
+            named.map(|kind| {
+                ((kind.group.clone(), kind.version.clone(), kind.kind.clone()), Arc::clone(kind))
+            }),
+        );
+    }
+    found.into_values().collect()
+}
+
+/// The schema of a kind, with the fields that all objects have.
+fn schema(kind: &Kind) -> Value {
+    let mut schema = kind.schema().clone();
+    schema["type"] = "object".into();
+    let text = json!({"type": "string"});
+    schema["properties"]["apiVersion"] = text.clone();
+    schema["properties"]["kind"] = text;
+    schema["properties"]["metadata"] = json!({"$ref": format!("#/components/schemas/{OBJECT_META}")});
+    schema
+}
