@@ -10,15 +10,19 @@
 //! applied fields. Managers that apply the same value share the ownership. Applying a different value is a conflict, unless
 //! forced. An apply removes the fields that its manager applied before but not now, unless another manager owns them.
 //!
-//! Field sets are not converted between versions: with conversion `None`, a field has the same path in all versions. If an
-//! entry has a version that has left the CRD, or that lacks a field of the object, an apply fails, and any other write drops
-//! all entries.
+//! A field set belongs to the version of its entry, so objects are converted to that version, and not pruned. If the version
+//! has left the CRD, or lacks a field of the object, an apply fails, and any other write drops all entries.
+
+use std::{borrow::Cow, collections::BTreeMap};
 
 use serde_json::{Value, json};
 
 use crate::{
-    apply::{field_set::FieldSet, typed_value::TypeRef},
-    kinds::{Kind, Part, defaults},
+    apply::{
+        field_set::FieldSet,
+        typed_value::{Difference, TypeRef},
+    },
+    kinds::{Kind, Part, Source, conversion::is_missing, defaults},
     status::StatusError,
 };
 
@@ -186,11 +190,28 @@ impl Managed {
         self.0.iter().map(|entry| entry.api_version.as_str()).find(|version| !kind.converts_to(version))
     }
 
-    /// The first version of an entry into which an object does not fit, and why. With conversion `None`, kube-apiserver compares
-    /// objects in that version without pruning them. Conversions by a webhook are not compared.
-    fn unfit_version(&self, kind: &Kind, object: &Value) -> Option<(&str, String)> {
-        let mut versions = self.0.iter().map(|entry| entry.api_version.as_str());
-        versions.find_map(|version| Some((version, unfit(kind, version, object)?)))
+    /// The versions of the entries, `first` before all others.
+    fn versions(&self, first: &str) -> Vec<String> {
+        let mut versions = vec![first.to_owned()];
+        for entry in &self.0 {
+            if !versions.contains(&entry.api_version) {
+                versions.push(entry.api_version.clone());
+            }
+        }
+        versions
+    }
+
+    /// The change of an object, in the version of each entry.
+    fn changes(&self, kind: &Kind, before: &Value, after: &Value) -> Result<Changes, String> {
+        let mut changes = Changes::new();
+        for version in self.versions(&kind.api_version()) {
+            let before = in_version(kind, before, &version)?;
+            let after = in_version(kind, after, &version);
+            let after = after.map_err(|why| format!("failed to convert new object: {why}"))?;
+            let change = TypeRef::in_version(kind, &version).difference(Some(&before), Some(&after));
+            changes.insert(version, change);
+        }
+        Ok(changes)
     }
 
     /// If an object has no managers at its first apply, `before-first-apply` becomes the owner of all its fields.
@@ -207,13 +228,13 @@ impl Managed {
     }
 
     /// The conflicts of a change: each changed field that another manager owns, with that manager.
-    fn conflicts(&self, manager: &Manager, changed: &FieldSet, excused: &FieldSet) -> Vec<(String, String)> {
+    fn conflicts(&self, manager: &Manager, changes: &Changes, excused: &FieldSet) -> Vec<(String, String)> {
         let mut others: Vec<&Entry> =
             self.0.iter().filter(|entry| !entry.is_of(manager, &entry.api_version)).collect();
         others.sort_by_key(|entry| (&entry.manager, !entry.applies, &entry.api_version, &entry.subresource));
         let mut conflicts: Vec<(String, String)> = Vec::new();
         for entry in others {
-            let mut held = entry.fields.intersection(changed);
+            let mut held = entry.fields.intersection(&changes[&entry.api_version].changed);
             held.subtract(excused);
             // The conflicts of an apply to a Scale show the version of the Scale for all managers.
             let version = if manager.subresource == "scale" { "autoscaling/v1" } else { &entry.api_version };
@@ -222,10 +243,14 @@ impl Managed {
         conflicts
     }
 
-    /// Removes fields from the sets of all managers.
-    fn take_away(&mut self, fields: &FieldSet) {
+    /// Removes changed fields from the sets of all managers but one.
+    fn take_away(&mut self, changes: &Changes, keeps: impl Fn(&Entry) -> bool) {
         for entry in &mut self.0 {
-            entry.fields.subtract(fields);
+            if !keeps(entry) {
+                let Difference { changed, removed } = &changes[&entry.api_version];
+                entry.fields.subtract(changed);
+                entry.fields.subtract(removed);
+            }
         }
     }
 
@@ -246,12 +271,23 @@ impl Managed {
     }
 }
 
-/// Why an object does not fit into another version of its kind.
-fn unfit(kind: &Kind, api_version: &str, object: &Value) -> Option<String> {
-    let type_ref = TypeRef::unconverted(kind, api_version).filter(|_| kind.api_version() != api_version)?;
-    let mut object = object.clone();
-    set(&mut object, Value::Null);
-    type_ref.unfit(&object)
+/// A change of an object, by version.
+type Changes = BTreeMap<String, Difference>;
+
+/// An object in another version of its kind, or why it has no such version. kube-apiserver does not prune it.
+fn in_version<'v>(kind: &Kind, object: &'v Value, api_version: &str) -> Result<Cow<'v, Value>, String> {
+    let Source::Custom(custom) = &kind.source else { return Ok(Cow::Borrowed(object)) };
+    if object["apiVersion"].is_null() || object["apiVersion"] == api_version {
+        return Ok(Cow::Borrowed(object));
+    }
+    let mut converted = object.clone();
+    custom.convert_whole(&mut converted, api_version).map_err(|error| error.message().to_owned())?;
+    let mut bare = converted.clone();
+    set(&mut bare, Value::Null);
+    match TypeRef::in_version(kind, api_version).unfit(&bare) {
+        Some(why) => Err(why),
+        None => Ok(Cow::Owned(converted)),
+    }
 }
 
 /// Removes the fields that never have an owner, such as `kind`, `metadata.name` and `metadata.uid`:
@@ -327,38 +363,47 @@ pub(crate) fn track(
     sent: Value,
     manager: &Manager,
     now: &str,
-) {
+) -> Result<(), StatusError> {
     if manager.applies {
-        return set(after, sent);
+        set(after, sent);
+        return Ok(());
     }
     let was = before.map_or(&Value::Null, |before| &before["metadata"]["managedFields"]);
     let mut managed = base(was, &sent, manager);
-    // An object without managers stays so until its first apply.
-    if managed.0.is_empty() && before.is_some() {
-        return set(after, Value::Null);
-    }
-    let is_unfit = |object: &Value| managed.unfit_version(kind, object).is_some();
-    if managed.lost_version(kind).is_some() || before.is_some_and(is_unfit) || is_unfit(after) {
-        return set(after, Value::Null);
-    }
     let blank = blank(kind);
-    let mut difference = TypeRef::of(kind).difference(Some(before.unwrap_or(&blank)), Some(after));
-    for fields in [&mut difference.changed, &mut difference.removed] {
-        strip(fields);
-        if kind.has_status && manager.subresource != "status" {
-            fields.cut("f:status");
+    // An object without managers stays so until its first apply.
+    let is_managed = !(managed.0.is_empty() && before.is_some()) && managed.lost_version(kind).is_none();
+    let changes = match is_managed.then(|| managed.changes(kind, before.unwrap_or(&blank), after)) {
+        Some(Ok(changes)) => changes,
+        Some(Err(why)) if is_missing() => return Err(StatusError::internal(why)),
+        Some(Err(_)) | None => {
+            set(after, Value::Null);
+            return Ok(());
         }
-    }
-    let is_tracked =
-        manager.subresource != "scale" || tracks_scale(kind, &managed, &difference.changed, after);
-    managed.take_away(&difference.changed);
-    managed.take_away(&difference.removed);
-    if is_tracked && !difference.changed.is_empty() {
+    };
+    let changes: Changes = changes
+        .into_iter()
+        .map(|(version, change)| {
+            let tracked = |mut fields: FieldSet| {
+                strip(&mut fields);
+                if kind.has_status && manager.subresource != "status" {
+                    fields.cut("f:status");
+                }
+                fields
+            };
+            (version, Difference { changed: tracked(change.changed), removed: tracked(change.removed) })
+        })
+        .collect();
+    let changed = &changes[&kind.api_version()].changed;
+    let is_tracked = manager.subresource != "scale" || tracks_scale(kind, &managed, changed, after);
+    managed.take_away(&changes, |_| false);
+    if is_tracked && !changed.is_empty() {
         let entry = managed.entry(manager, &kind.api_version());
-        entry.fields.add(&difference.changed);
+        entry.fields.add(changed);
         entry.time = manager.time(now);
     }
     set(after, managed.into_json());
+    Ok(())
 }
 
 /// Whether a write to a Scale makes its manager the owner of the replicas. A Scale has the managers of the replicas, and like
@@ -451,51 +496,25 @@ pub(crate) fn apply(
     let entry = managed.entry(manager, &api_version);
     let last = std::mem::replace(&mut entry.fields, type_ref.fields(applied));
     let last_version = std::mem::replace(&mut entry.api_version, api_version);
-    let mut merged = type_ref.merge(before, applied);
-    check_versions(kind, &merged, &managed, &last_version, !last.is_empty())?;
-    leave_out(type_ref, &mut merged, &last, &managed);
+    let merged = type_ref.merge(before, applied);
+    let pruned = leave_out(kind, &merged, &last, &last_version, &managed);
+    let failed = |why: String| StatusError::internal(format!("failed to prune fields: {why}"));
+    let mut merged = pruned.map_err(failed)?.into_owned();
 
-    let difference = type_ref.difference(Some(before), Some(&merged));
-    let conflicts = managed.conflicts(manager, &difference.changed, &excused(type_ref, manager, before));
+    let changes = managed.changes(kind, before, &merged).map_err(StatusError::internal)?;
+    let conflicts = managed.conflicts(manager, &changes, &excused(type_ref, manager, before));
     if !conflicts.is_empty() && force == Force::No {
         return Err(StatusError::apply_conflict(&conflicts));
     }
-    for entry in &mut managed.0 {
-        if !entry.is_of(manager, &entry.api_version) {
-            entry.fields.subtract(&difference.changed);
-            entry.fields.subtract(&difference.removed);
-        } else if merged != *before {
-            entry.time = manager.time(now);
-        }
+    managed.take_away(&changes, |entry| entry.is_of(manager, &entry.api_version));
+    if merged != *before {
+        managed.entry(manager, &kind.api_version()).time = manager.time(now);
     }
     if manager.name == KUBECTL && merged["metadata"]["annotations"][LAST_APPLIED].is_string() {
         merged["metadata"]["annotations"][LAST_APPLIED] = format!("{applied}\n").into();
     }
     set(&mut merged, managed.into_json());
     Ok(merged)
-}
-
-/// Refuses an object that does not fit into the version in which its manager applied last, if it `prunes`, or into that of an entry.
-fn check_versions(
-    kind: &Kind,
-    merged: &Value,
-    managed: &Managed,
-    last_version: &str,
-    prunes: bool,
-) -> Result<(), StatusError> {
-    let text = match unfit(kind, last_version, merged).filter(|_| prunes) {
-        Some(why) => {
-            format!("failed to prune fields: failed to convert merged object to last applied version: {why}")
-        }
-        None => match managed.unfit_version(kind, merged) {
-            Some((version, why)) if prunes => format!(
-                "failed to prune fields: failed add back owned items: failed to convert merged object at version {version}: {why}"
-            ),
-            Some((_, why)) => format!("failed to convert new object: {why}"),
-            None => return Ok(()),
-        },
-    };
-    Err(StatusError::internal(text))
 }
 
 /// The query parameter `force`: whether an apply with conflicts takes the fields from their owners.
@@ -527,28 +546,52 @@ fn excused(type_ref: TypeRef<'_>, manager: &Manager, before: &Value) -> FieldSet
     fields
 }
 
-/// Removes the fields that the manager applied last time but not this time, unless another manager owns them.
-fn leave_out(type_ref: TypeRef<'_>, merged: &mut Value, last: &FieldSet, managed: &Managed) {
+/// The object without the fields that the manager applied last time but not this time, unless another manager owns them. As
+/// `prune` in structured-merge-diff's merge/update.go.
+fn leave_out<'m>(
+    kind: &Kind,
+    merged: &'m Value,
+    last: &FieldSet,
+    last_version: &str,
+    managed: &Managed,
+) -> Result<Cow<'m, Value>, String> {
     if last.is_empty() {
-        return;
+        return Ok(Cow::Borrowed(merged));
     }
-    let last = type_ref.with_parents(last);
-    let all = type_ref.with_parents(&type_ref.fields(merged));
-    let without = |gone: &FieldSet| {
-        let mut pruned = merged.clone();
-        type_ref.remove(&mut pruned, gone);
-        let left = type_ref.with_parents(&type_ref.fields(&pruned));
-        let mut gone = all.clone();
-        gone.subtract(&left);
-        (pruned, gone)
+    let convert = |object: &Value, version: &str, what: &str| {
+        let converted = in_version(kind, object, version).map(Cow::into_owned);
+        converted.map_err(|why| format!("failed to convert {what}: {why}"))
     };
-    // Removing a list or a map removes everything in it, so the fields that still have an owner are excluded.
-    let (_, mut gone) = without(&last);
-    for entry in &managed.0 {
-        gone.subtract(&type_ref.with_parents(&entry.fields));
+    let all = |version: &str, object: &Value| {
+        let type_ref = TypeRef::in_version(kind, version);
+        type_ref.with_parents(&type_ref.fields(object))
+    };
+    let whole = convert(merged, last_version, "merged object to last applied version")?;
+    let type_ref = TypeRef::in_version(kind, last_version);
+    let last = type_ref.with_parents(last);
+    let mut pruned = whole.clone();
+    type_ref.remove(&mut pruned, &last);
+    // Removing a list or a map removes everything in it, so the fields that still have an owner are added again.
+    for version in managed.versions(last_version) {
+        let convert = |object: &Value, what: &str| {
+            let converted = convert(object, &version, &format!("{what} object at version {version}"));
+            converted.map_err(|why| format!("failed add back owned items: {why}"))
+        };
+        let (mut object, left) = (convert(merged, "merged")?, convert(&pruned, "pruned")?);
+        let type_ref = TypeRef::in_version(kind, &version);
+        let mut gone = all(&version, &object);
+        gone.subtract(&all(&version, &left));
+        for entry in managed.0.iter().filter(|entry| entry.api_version == version) {
+            gone.subtract(&type_ref.with_parents(&entry.fields));
+        }
+        type_ref.remove(&mut object, &gone);
+        pruned = object;
     }
     // The fields without an owner also stay.
-    let (_, gone) = without(&gone);
-    let (pruned, _) = without(&gone.intersection(&last));
-    *merged = pruned;
+    let left = convert(&pruned, last_version, "pruned object to last applied version")?;
+    let mut gone = all(last_version, &whole);
+    gone.subtract(&all(last_version, &left));
+    let mut pruned = whole;
+    type_ref.remove(&mut pruned, &gone.intersection(&last));
+    Ok(Cow::Owned(in_version(kind, &pruned, &kind.api_version())?.into_owned()))
 }

@@ -73,11 +73,11 @@ impl<'a> TypeRef<'a> {
         TypeRef { is_object: true, ..TypeRef::UNTYPED.part(kind.schema()) }
     }
 
-    /// The type of the objects of a kind in a version to which they are converted as they are.
-    pub(crate) fn unconverted(kind: &'a Kind, api_version: &str) -> Option<TypeRef<'a>> {
-        let Source::Custom(custom) = &kind.source else { return None };
-        let schema = custom.schemas.get(api_version).filter(|_| custom.conversion.is_none())?;
-        Some(TypeRef { is_object: true, ..TypeRef::UNTYPED.part(schema.source()) })
+    /// The type of the objects of a kind in another version.
+    pub(crate) fn in_version(kind: &'a Kind, api_version: &str) -> TypeRef<'a> {
+        let Source::Custom(custom) = &kind.source else { return TypeRef::of(kind) };
+        let schema = custom.schemas.get(api_version).map_or(kind.schema(), |schema| schema.source());
+        TypeRef { is_object: true, ..TypeRef::UNTYPED.part(schema) }
     }
 
     fn metadata() -> TypeRef<'static> {

@@ -78,13 +78,19 @@ impl Custom {
         if object["apiVersion"] == api_version {
             return Ok(());
         }
-        match &self.conversion {
-            Some(conversion) => *object = conversion.convert(object, api_version)?,
-            None => object["apiVersion"] = api_version.into(),
-        }
+        self.convert_whole(object, api_version)?;
         if let Some(schema) = self.schemas.get(api_version) {
             schema.prune(object);
             schema.drop_nulls(object);
+        }
+        Ok(())
+    }
+
+    /// Converts an object to another version, with the fields that are not in its schema.
+    pub(crate) fn convert_whole(&self, object: &mut Value, api_version: &str) -> Result<(), StatusError> {
+        match &self.conversion {
+            Some(conversion) => *object = conversion.convert(object, api_version)?,
+            None => object["apiVersion"] = api_version.into(),
         }
         Ok(())
     }

@@ -13,7 +13,9 @@ use crate::{
     admission::{Admission, matching::Write, plugins, quotas},
     apply::managed_fields::{self, Force, Manager},
     kinds::{
-        Kind, Part, Source, cluster_ip, crd, defaults,
+        Kind, Part, Source, cluster_ip,
+        conversion::take_missing,
+        crd, defaults,
         field_checks::text,
         metadata::{self, finalizers, holds_nothing, is_terminating},
         scale_of,
@@ -149,7 +151,7 @@ pub(crate) fn create(
     if kind.has_generation() {
         metadata["generation"] = 1.into();
     }
-    finish(storage, kind, None, &mut object, managed, options);
+    finish(storage, kind, None, &mut object, managed, options)?;
     let forbidden = |name: &str, why: String| StatusError::forbidden(kind, name, &why);
     let letters = options.letters();
     plugins::admit(storage, kind, &mut object, &letters).map_err(|why| forbidden(&name, why))?;
@@ -332,7 +334,7 @@ pub(crate) fn update(
     }
     // A write to `finalize` does not change managedFields.
     if matches!(part, Part::Main | Part::Status) {
-        finish(storage, kind, Some(&before_view), &mut after, managed, options);
+        finish(storage, kind, Some(&before_view), &mut after, managed, options)?;
     }
     if options.admission.is_some() {
         mutate_updated(storage, kind, &mut after, &before_view, part, options)?;
@@ -787,11 +789,21 @@ fn finish(
     object: &mut Value,
     managed: Value,
     options: &WriteOptions<'_>,
-) {
-    managed_fields::track(kind, before, object, managed, &options.manager, &options.now(storage));
+) -> Result<(), StatusError> {
+    let tracked =
+        managed_fields::track(kind, before, object, managed, &options.manager, &options.now(storage));
+    if options.admission.is_none() && tracked.is_err() {
+        // A controller waits for no conversion, and leaves the entries as they are.
+        drop(take_missing());
+        object["metadata"]["managedFields"] =
+            before.map_or(Value::Null, |before| before["metadata"]["managedFields"].clone());
+    } else {
+        tracked?;
+    }
     if let Source::BuiltIn(entry) = &kind.source {
         (entry.to_stored)(object);
     }
+    Ok(())
 }
 
 /// Sets the ClusterIP of a Service, which has no manager.

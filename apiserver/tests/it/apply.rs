@@ -5,10 +5,12 @@
 use std::fmt::Write as _;
 
 use expect_test::{ExpectFile, expect_file};
+use listwatch_control_plane::eventually;
 use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::{
+    contract::Webhook,
     fixture::{Answer, Fixture, Kind, on},
     go_terms::without_go_terms,
 };
@@ -354,6 +356,49 @@ async fn built_in_lists_are_merged_by_their_keys() {
             writeln!(story.transcript, "# {resource}: {}", paths.join(" ")).unwrap();
         }
         story.compare(&expect_file!["data/apply/built_in.txt"]);
+    })
+    .await;
+}
+
+/// A controller cannot wait for the webhook that converts to the version of a manager.
+#[tokio::test]
+async fn a_controller_writes_an_object_with_managers_in_two_versions() {
+    on(&[Kind::EmbeddedWithControllers], async |fixture| {
+        let webhook = Webhook::start().await;
+        let script = webhook.http.put(format!("{}/convert", webhook.url)).body(json!({"converts": true}).to_string());
+        assert_eq!(script.send().await.unwrap().status(), 200);
+        let version = |name: &str, field: &str| {
+            let spec = json!({"type": "object", "properties": {field: {"type": "integer"}}});
+            json!({"name": name, "served": true, "storage": name == "v1", "schema": {"openAPIV3Schema": {"type": "object",
+                "properties": {"spec": spec}}}})
+        };
+        fixture.install(&json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+            "metadata": {"name": "turns.example.com"}, "spec": {"group": "example.com", "scope": "Namespaced",
+            "names": {"plural": "turns", "kind": "Turn"}, "versions": [version("v1", "size"), version("v2", "length")],
+            "conversion": {"strategy": "Webhook", "webhook": {"conversionReviewVersions": ["v1"],
+            "clientConfig": {"url": format!("{}/convert", webhook.url), "caBundle": webhook.ca}}}}})).await;
+        let owner = json!({"metadata": {"name": "owner"}});
+        let owner = fixture.try_create(&fixture.path("configmaps"), &owner).await.body["metadata"]["uid"].take();
+        let turn = |version: &str| format!("/apis/example.com/{version}/namespaces/{}/turns/t", fixture.namespace);
+        let references = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner}]);
+        for (version, field, references) in [("v1", "size", references), ("v2", "length", json!([]))] {
+            let applied = json!({"apiVersion": format!("example.com/{version}"), "kind": "Turn",
+                "metadata": {"name": "t", "ownerReferences": references}, "spec": {field: 1}});
+            let path = format!("{}?fieldManager={version}", turn(version));
+            let answer = fixture.send(Method::PATCH, &path, "application/apply-patch+yaml", applied.to_string().into()).await;
+            assert!(answer.status < 300, "{}", answer.body);
+        }
+        // After a read of the stored version, no conversion is known.
+        let read = fixture.raw(&turn("v1")).await.body;
+        assert!(read["metadata"]["ownerReferences"].is_array(), "{read}");
+        let options = json!({"propagationPolicy": "Orphan"}).to_string();
+        fixture.send(Method::DELETE, &fixture.path("configmaps/owner"), "application/json", options.into()).await;
+        let orphan = eventually("no owner", async || {
+            let body = fixture.raw(&turn("v1")).await.body;
+            body["metadata"]["ownerReferences"].is_null().then_some(body)
+        })
+        .await;
+        assert_eq!(orphan["metadata"]["managedFields"].as_array().map(Vec::len), Some(2), "{orphan}");
     })
     .await;
 }
