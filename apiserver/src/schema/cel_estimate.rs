@@ -148,7 +148,9 @@ fn size_max(schema: &Value) -> u64 {
     let limit = |word: &str| schema[word].as_i64().map(|limit| u64::try_from(limit).unwrap_or(0));
     let text = REQUEST_BYTES_MAX - 2;
     match (schema["type"].as_str(), schema["format"].as_str()) {
-        _ if schema["x-kubernetes-int-or-string"] == true => limit("maxLength").map_or(text, |max| max * 4),
+        _ if schema["x-kubernetes-int-or-string"] == true => {
+            limit("maxLength").map_or(text, |max| max.saturating_mul(4))
+        }
         (Some("array"), _) => limit("maxItems").unwrap_or_else(|| text / (bytes_min(&schema["items"]) + 1)),
         (Some("object"), _) if schema["additionalProperties"].is_object() => {
             limit("maxProperties").unwrap_or_else(|| text / (bytes_min(&schema["additionalProperties"]) + 6))
@@ -255,12 +257,10 @@ impl<'s> Estimator<'s> {
                 property(schema, is_resource, name).map_or(Place::Unknown, |(of, is)| Place::Of(of, is))
             }
             (Some(Place::Of(schema, _)), Step::Item) => {
-                let inside = if schema["type"] == "array" {
-                    &schema["items"]
-                } else {
-                    &schema["additionalProperties"]
-                };
-                if inside.is_object() { Place::Of(inside, false) } else { Place::Unknown }
+                let word = if schema["type"] == "array" { "items" } else { "additionalProperties" };
+                let inside = &schema[word];
+                let is_resource = inside["x-kubernetes-embedded-resource"] == true;
+                if inside.is_object() { Place::Of(inside, is_resource) } else { Place::Unknown }
             }
             (Some(Place::Of(schema, _)), Step::Key) if schema["additionalProperties"].is_object() => {
                 Place::Key
