@@ -254,6 +254,10 @@ pub(crate) fn role_binding(object: &mut Value) {
             set_default(reference, "/apiGroup", "rbac.authorization.k8s.io".into());
         }
     }
+    // Clients in Go send an empty group.
+    if object["roleRef"]["apiGroup"] == "" {
+        object["roleRef"]["apiGroup"].take();
+    }
     set_default(object, "/roleRef/apiGroup", "rbac.authorization.k8s.io".into());
 }
 
