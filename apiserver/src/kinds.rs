@@ -14,6 +14,7 @@ pub(crate) mod status_errors;
 pub(crate) mod field_checks;
 pub(crate) mod by_schema;
 pub(crate) mod validation;
+pub(crate) mod warnings;
 pub(crate) mod limits;
 pub(crate) mod pods;
 pub(crate) mod stateful_sets;

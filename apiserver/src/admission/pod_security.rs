@@ -18,7 +18,7 @@ use serde_json::Value;
 use self::checks::{Pod, Violation, containers, violations};
 use crate::{
     admission::plugins::in_namespace,
-    kinds::{Kind, field_checks::text},
+    kinds::{Kind, field_checks::text, pods::template},
     status::{Cause, StatusError},
     storage::{Place, Storage},
 };
@@ -151,7 +151,7 @@ pub(super) fn validate(
     if kind.built_in() == "Namespace" {
         return validate_namespace(storage, kind, object, before);
     }
-    let Some(template) = template(kind.built_in(), object) else { return Ok(Vec::new()) };
+    let Some((_, template)) = template(kind.built_in(), object) else { return Ok(Vec::new()) };
     let is_pod = kind.built_in() == "Pod";
     if is_pod && before.is_some_and(|before| images(before) == images(object)) {
         return Ok(Vec::new());
@@ -166,20 +166,6 @@ pub(super) fn validate(
         return Err(StatusError::forbidden(kind, text(&metadata["name"]), &why));
     }
     Ok(check(policies.warn).map(|violation| format!("would {violation}")).into_iter().collect())
-}
-
-/// The Pod itself, or the template of the Pods that a controller makes.
-fn template<'a>(kind: &str, object: &'a Value) -> Option<&'a Value> {
-    let template = match kind {
-        "Pod" => object,
-        "PodTemplate" => &object["template"],
-        "CronJob" => &object["spec"]["jobTemplate"]["spec"]["template"],
-        "ReplicationController" | "ReplicaSet" | "Deployment" | "StatefulSet" | "DaemonSet" | "Job" => {
-            &object["spec"]["template"]
-        }
-        _ => return None,
-    };
-    (!template.is_null()).then_some(template)
 }
 
 /// The images of a Pod. An update of other fields is not checked.

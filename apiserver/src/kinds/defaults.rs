@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::kinds::{
     cluster_ip,
     field_checks::{each, text},
-    pods::is_gated,
+    pods::{is_gated, set_app_armor},
 };
 
 pub(crate) fn namespace(object: &mut Value) {
@@ -58,19 +58,23 @@ pub(crate) fn admit(kind: &str, object: &mut Value) {
     }
 }
 
-/// Sets what registry strategies add to a new object after its admission: `PrepareForCreate`.
-pub(crate) fn prepare(kind: &str, object: &mut Value) {
+/// Sets what registry strategies add to a new object after its admission, `PrepareForCreate`, and returns their warnings.
+pub(crate) fn prepare(kind: &str, object: &mut Value) -> Vec<String> {
     match kind {
         "PersistentVolume" => {
             object["status"]["lastPhaseTransitionTime"] = object["metadata"]["creationTimestamp"].clone();
         }
-        "Pod" => report_gates(object),
+        "Pod" => {
+            report_gates(object);
+            return set_app_armor(object);
+        }
         "Job" => {
             generate_selector(object);
             label_as_template(object);
         }
         _ => {}
     }
+    Vec::new()
 }
 
 /// The PriorityClasses that exist in every cluster, and their values.
@@ -379,6 +383,9 @@ pub(crate) fn pod(object: &mut Value) {
     }
     for list in ["initContainers", "containers"] {
         items(spec, list).for_each(requests_defaults);
+    }
+    if spec["terminationGracePeriodSeconds"].as_i64().is_some_and(|secs| secs < 0) {
+        spec["terminationGracePeriodSeconds"] = 1.into();
     }
     set_default(spec, "/enableServiceLinks", true.into());
     set_default(spec, "/preemptionPolicy", "PreemptLowerPriority".into());

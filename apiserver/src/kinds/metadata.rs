@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::{
     kinds::{Kind, field_checks::each},
-    names::{causes, label_errors, labels_errors, qualified_name_errors},
+    names::{causes, labels_errors, qualified_name_errors},
     status::Cause,
 };
 
@@ -55,35 +55,14 @@ pub(crate) fn errors(kind: &Kind, object: &Value) -> Vec<Cause> {
     all
 }
 
-/// Warnings about valid objects, sent as Warning headers.
-pub(crate) fn warnings(kind: &Kind, object: &Value) -> Vec<String> {
+/// The warnings about the finalizers of a custom resource, sent as Warning headers.
+pub(crate) fn warnings(object: &Value) -> Vec<String> {
     let plain = finalizers(object)
         .into_iter()
-        .filter(|name| kind.is_custom() && !name.contains('/') && !STANDARD_FINALIZERS.contains(name));
+        .filter(|name| !name.contains('/') && !STANDARD_FINALIZERS.contains(name));
     let text =
         "prefer a domain-qualified finalizer name to avoid accidental conflicts with other finalizer writers";
-    let mut all: Vec<String> = plain.map(|name| format!("metadata.finalizers: {name:?}: {text}")).collect();
-    let spec = &object["spec"];
-    let has_addresses = kind.built_in() == "Service" && !spec["externalIPs"].is_null();
-    if has_addresses && spec["clusterIP"] != "None" && spec["type"] != "ExternalName" {
-        all.push(
-            "spec.externalIPs is deprecated and may no longer be implemented in some clusters".to_owned(),
-        );
-    }
-    all
-}
-
-/// Warnings about a new object.
-pub(crate) fn name_warning(kind: &Kind, object: &Value) -> Option<String> {
-    let errors = label_errors(object["metadata"]["name"].as_str().unwrap_or_default());
-    let is_of_pods = ["Job", "CronJob"].contains(&kind.built_in());
-    (is_of_pods && !errors.is_empty()).then(|| {
-        let errors = errors.join(" ");
-        format!(
-            "metadata.name: this is used in Pod names and hostnames, which can result in surprising behavior; a DNS label \
-            is recommended: [{errors}]"
-        )
-    })
+    plain.map(|name| format!("metadata.finalizers: {name:?}: {text}")).collect()
 }
 
 /// Whether an object is being deleted.

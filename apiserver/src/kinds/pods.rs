@@ -9,6 +9,8 @@
 pub(crate) mod resources;
 mod security;
 
+pub(crate) use security::{APP_ARMOR, NO_APP_ARMOR, app_armor_profile, set_app_armor};
+
 use listwatch_formats::quantity::quantity;
 use serde_json::{Value, json};
 
@@ -38,6 +40,21 @@ pub(crate) fn pod(object: &Value, before: Option<&Value>) -> Vec<Cause> {
         all.push(Cause::forbidden("spec.nodeName", text));
     }
     all
+}
+
+/// The Pod itself, or the template of the Pods that a controller makes; and its path.
+pub(crate) fn template<'a>(kind: &str, object: &'a Value) -> Option<(&'static str, &'a Value)> {
+    let spec = &object["spec"];
+    let (at, template) = match kind {
+        "Pod" => ("", object),
+        "PodTemplate" => ("template", &object["template"]),
+        "CronJob" => ("spec.jobTemplate.spec.template", &spec["jobTemplate"]["spec"]["template"]),
+        "ReplicationController" | "ReplicaSet" | "Deployment" | "StatefulSet" | "DaemonSet" | "Job" => {
+            ("spec.template", &spec["template"])
+        }
+        _ => return None,
+    };
+    (!template.is_null()).then_some((at, template))
 }
 
 /// Whether a Pod must not be scheduled yet. See

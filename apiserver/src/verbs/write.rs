@@ -18,7 +18,7 @@ use crate::{
         crd, defaults,
         field_checks::text,
         metadata::{self, finalizers, holds_nothing, is_terminating},
-        scale_of,
+        scale_of, warnings,
     },
     names::{random_letters, uid},
     schema::{openapi, prune_object},
@@ -160,14 +160,13 @@ pub(crate) fn create(
         text(&object["metadata"]["name"]).clone_into(&mut name);
         plugins::admit(storage, kind, &mut object, &letters).map_err(|why| forbidden(&name, why))?;
     }
-    defaults::prepare(kind.built_in(), &mut object);
+    options.warnings.extend(defaults::prepare(kind.built_in(), &mut object));
     settle_cluster_ip(storage, kind, None, &mut object, options)?;
     let mut causes = metadata::errors(kind, &object);
     kind.validate(&object, None, &mut causes);
     if !causes.is_empty() {
         return Err(StatusError::invalid(kind, &name, causes));
     }
-    options.warnings.extend(metadata::name_warning(kind, &object));
     options.warnings.extend(warnings(kind, &object, None));
     if let Some(error) = options.create_forbidden.take() {
         return Err(error);
@@ -349,15 +348,17 @@ pub(crate) fn update(
     if !causes.is_empty() {
         return Err(StatusError::invalid(kind, name, causes));
     }
-    if part == Part::Main {
-        options.warnings.extend(warnings(kind, &after, Some(&before_view)));
-    }
     if kind.has_generation() && part == Part::Main && differs_beyond_metadata(kind, &before_view, &after) {
         let generation = before["metadata"]["generation"].as_u64().unwrap_or(0) + 1;
         after["metadata"]["generation"] = generation.into();
     }
-    if part == Part::Main {
-        options.warnings.extend(plugins::validate(storage, kind, &after, Some(&before_view))?);
+    match part {
+        Part::Main => {
+            options.warnings.extend(warnings(kind, &after, Some(&before_view)));
+            options.warnings.extend(plugins::validate(storage, kind, &after, Some(&before_view))?);
+        }
+        Part::Status => options.warnings.extend(warnings::of_status(kind, &after)),
+        Part::Finalize => {}
     }
     if options.admission.is_some() {
         let (of, [shown, was]) = sent(kind, [&after, &before_view], options);
@@ -758,11 +759,11 @@ pub(crate) fn prune(
 
 /// The warnings about a valid object, and `before` is its state before an update.
 fn warnings(kind: &Kind, object: &Value, before: Option<&Value>) -> Vec<String> {
-    let mut all = metadata::warnings(kind, object);
-    if kind.built_in() == "CustomResourceDefinition" {
-        all.extend(crd::warnings(object, before));
+    match kind.built_in() {
+        "" => metadata::warnings(object),
+        "CustomResourceDefinition" => crd::warnings(object, before),
+        _ => warnings::of(kind, object, before),
     }
-    all
 }
 
 fn services(storage: &Storage) -> Vec<&Value> {

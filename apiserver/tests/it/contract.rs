@@ -140,6 +140,7 @@ stories! {
     updating
     validating
     versions
+    warnings
     watching
     websockets
     workloads

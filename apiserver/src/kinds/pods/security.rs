@@ -1,6 +1,6 @@
 //! Validation of the security contexts of Pods and containers, and of the fields that each `spec.os` forbids.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{Cause, each, not_one_of, text};
 
@@ -156,6 +156,50 @@ fn app_armor(all: &mut Vec<Cause>, profile: &Value, at: &str) {
         }
         _ => profile_type(all, profile, at, "appArmorProfile"),
     }
+}
+
+/// The prefix of the annotation with the AppArmor profile of a container. The field has replaced it.
+pub(crate) const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
+pub(crate) const NO_APP_ARMOR: &str = "deprecated since v1.30; use the \"appArmorProfile\" field instead";
+
+/// The field for the text of an annotation; null if the text is invalid.
+pub(crate) fn app_armor_profile(annotation: &str) -> Value {
+    match (annotation, annotation.strip_prefix("localhost/")) {
+        ("unconfined", _) => json!({"type": "Unconfined"}),
+        ("runtime/default", _) => json!({"type": "RuntimeDefault"}),
+        (_, Some(name)) if !name.is_empty() => json!({"type": "Localhost", "localhostProfile": name}),
+        (_, _) => Value::Null,
+    }
+}
+
+/// Sets the AppArmor profiles of a new Pod from its annotations, and returns the warnings: `applyAppArmorVersionSkew`.
+pub(crate) fn set_app_armor(pod: &mut Value) -> Vec<String> {
+    let (annotations, mut warnings) = (pod["metadata"]["annotations"].clone(), Vec::new());
+    if annotations.is_null() || pod["spec"]["os"]["name"] == "windows" {
+        return warnings;
+    }
+    let of_pod = pod["spec"]["securityContext"]["appArmorProfile"].clone();
+    for list in ["initContainers", "containers"] {
+        let containers = pod["spec"].get_mut(list).and_then(Value::as_array_mut);
+        for container in containers.into_iter().flatten() {
+            let key = format!("{APP_ARMOR}{}", text(&container["name"]));
+            let Some(annotation) = annotations[&key].as_str() else { continue };
+            if !container["securityContext"]["appArmorProfile"].is_null() {
+                continue;
+            }
+            let (profile, mut errors) = (app_armor_profile(annotation), Vec::new());
+            app_armor(&mut errors, &profile, "");
+            let is_valid = !profile.is_null() && errors.is_empty();
+            if is_valid && profile == of_pod {
+                continue;
+            }
+            if is_valid {
+                container["securityContext"]["appArmorProfile"] = profile;
+            }
+            warnings.push(format!("metadata.annotations[{key}]: {NO_APP_ARMOR}"));
+        }
+    }
+    warnings
 }
 
 fn profile_type(all: &mut Vec<Cause>, profile: &Value, at: &str, name: &str) {
