@@ -88,6 +88,8 @@ pub(crate) enum Part {
     Status,
     /// `spec.finalizers` of a Namespace.
     Finalize,
+    /// The resources of the containers of a Pod.
+    Resize,
 }
 
 impl Kind {
@@ -394,7 +396,7 @@ impl Kind {
             "" => return names,
             "CertificateSigningRequest" => names.push("approval"),
             "Namespace" => names.push("finalize"),
-            "Pod" => names.extend(["binding", "eviction", "exec", "log"]),
+            "Pod" => names.extend(["binding", "eviction", "exec", "log", "resize"]),
             "ServiceAccount" => names.push("token"),
             _ => {}
         }

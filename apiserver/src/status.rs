@@ -164,6 +164,14 @@ impl StatusError {
         }
     }
 
+    /// Adds a cause that has only a reason, which programs read.
+    pub(crate) fn with_reason(mut self, reason: &str) -> StatusError {
+        if let StatusBody::Status(status) = &mut self.body {
+            status["details"]["causes"] = json!([{"reason": reason}]);
+        }
+        self
+    }
+
     pub(crate) fn message(&self) -> &str {
         match &self.body {
             StatusBody::Status(status) => status["message"].as_str().unwrap_or_default(),

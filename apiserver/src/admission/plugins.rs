@@ -1,11 +1,17 @@
 //! What admission plugins add to a new object, or refuse, by looking at other objects: LimitRanger, ServiceAccount, Priority,
 //! RuntimeClass, DefaultStorageClass, PodSecurity. The last plugin is in `quotas.rs`.
 
+use listwatch_formats::quantity::Quantity;
 use serde_json::{Value, json};
 
 use crate::{
     admission::{limit_ranges, pod_security, service_account},
-    kinds::{Kind, defaults, field_checks::text, metadata::is_terminating},
+    kinds::{
+        Kind, defaults,
+        field_checks::text,
+        metadata::is_terminating,
+        pods::resources::{Bound, of_pod},
+    },
     status::StatusError,
     storage::{Place, Storage},
 };
@@ -35,12 +41,53 @@ pub(crate) fn validate(
     object: &Value,
     before: Option<&Value>,
 ) -> Result<Vec<String>, StatusError> {
-    // The resources of a Pod cannot change, and what is being deleted only ends.
+    // Only a resize changes the resources of a Pod, and what is being deleted only ends.
     if before.is_none_or(|before| kind.built_in() != "Pod" && !is_terminating(before)) {
         limit_ranges::check(storage, kind.built_in(), object)
             .map_err(|why| StatusError::forbidden(kind, text(&object["metadata"]["name"]), &why))?;
     }
     pod_security::validate(storage, kind, object, before)
+}
+
+/// Sets fields in the resize of a Pod.
+pub(crate) fn admit_resize(storage: &Storage, pod: &mut Value) {
+    limit_ranges::set_defaults(storage, pod);
+}
+
+/// Checks the resize of a Pod, which must fit on its node.
+pub(crate) fn resize(storage: &Storage, kind: &Kind, pod: &Value, before: &Value) -> Result<(), StatusError> {
+    let name = text(&pod["metadata"]["name"]);
+    let forbidden = |why: &str| StatusError::forbidden(kind, name, why);
+    if !is_terminating(before) {
+        limit_ranges::check(storage, kind.built_in(), pod).map_err(|why| forbidden(&why))?;
+    }
+    let (spec, node) = (&pod["spec"], text(&pod["spec"]["nodeName"]));
+    if node.is_empty() || pod["metadata"]["generation"] == before["metadata"]["generation"] {
+        return Ok(());
+    }
+    let Some(object) = storage.get(&Place::new("nodes", None, node)) else {
+        return Err(forbidden(&format!("node {node:?} not found")));
+    };
+    let system = text(&object["metadata"]["labels"]["kubernetes.io/os"]);
+    if !["", "linux"].contains(&system) {
+        let why = format!("pod resize is only supported on linux nodes, node {node:?} is {system:?}");
+        return Err(forbidden(&why).with_reason("UnsupportedPlatform"));
+    }
+    let mut exceeded = Vec::new();
+    for (resource, unit) in [("cpu", 1000.0), ("memory", 1.0)] {
+        let allocatable = Quantity::read(&object["status"]["allocatable"][resource]);
+        let allocatable = allocatable.unwrap_or_else(|| Quantity::from_int(0));
+        let requested = of_pod(spec, Bound::Requests, resource).unwrap_or_else(|| Quantity::from_int(0));
+        if requested.compare(&allocatable).is_gt() {
+            let [requested, allocatable] = [requested, allocatable].map(|one| (one.float() * unit).ceil());
+            exceeded.push(format!("{resource}, requested: {requested}, allocatable: {allocatable}"));
+        }
+    }
+    if exceeded.is_empty() {
+        return Ok(());
+    }
+    let why = format!("node didn't have enough allocatable resources: {}", exceeded.join("; "));
+    Err(forbidden(&why).with_reason("NodeCapacity"))
 }
 
 fn all<'a>(storage: &'a Storage, collection: &str) -> impl Iterator<Item = &'a Value> + use<'a> {

@@ -80,10 +80,10 @@ pub(crate) fn admit(
     Ok(charged)
 }
 
-/// Whether an update may use more than its object did. The resources of a Pod cannot change, but its scope can.
+/// Whether an update may use more than its object did. A Pod does so by a resize, or in another scope.
 fn may_use_more(kind: &Kind, object: &Value, before: &Value) -> bool {
     match kind.built_in() {
-        "Pod" => has_deadline(object) != has_deadline(before),
+        "Pod" => has_deadline(object) != has_deadline(before) || resources(object) != resources(before),
         "PersistentVolumeClaim" | "ResourceClaim" | "Service" => true,
         _ => false,
     }
@@ -273,6 +273,13 @@ fn matches(scope: &str, operator: &str, values: &Value, kind: &str, object: &Val
         [] => selector.matches(&json!({})),
         classes => classes.iter().any(|class| selector.matches(&json!({scope: class}))),
     }
+}
+
+/// The resources of a Pod and of its containers.
+fn resources(pod: &Value) -> Vec<&Value> {
+    let spec = &pod["spec"];
+    let containers = ["initContainers", "containers"].into_iter().flat_map(|list| each(&spec[list]));
+    containers.chain([spec]).map(|one| &one["resources"]).collect()
 }
 
 /// Whether a Pod ends by itself: the scope `Terminating`.

@@ -46,10 +46,12 @@ impl Manager {
         Manager { name: name.to_owned(), applies: false, subresource: "" }
     }
 
-    /// Writes of the status have a managedFields entry of their own.
+    /// Writes of the status and of the resize of a Pod have managedFields entries of their own.
     pub(crate) fn writes(&mut self, part: Part) {
-        if part == Part::Status {
-            self.subresource = "status";
+        match part {
+            Part::Main | Part::Finalize => {}
+            Part::Status => self.subresource = "status",
+            Part::Resize => self.subresource = "resize",
         }
     }
 

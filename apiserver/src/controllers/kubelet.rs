@@ -110,7 +110,7 @@ pub(crate) fn pod(controllers: &mut Controllers, storage: &mut Storage, place: &
     }
     let is_new = !pod["status"]["containerStatuses"].is_array();
     if !is_new && !controllers.started.contains_key(uid(pod)) {
-        return;
+        return resize(storage, place, pod);
     }
     let seen = *controllers.started.entry(uid(pod).to_owned()).or_insert_with(Instant::now);
     let left = controllers.pod_start.saturating_sub(seen.elapsed());
@@ -196,6 +196,27 @@ fn end(storage: &mut Storage, place: &Place, code: u8) {
         set_pod_condition(pod, "Ready", "False", Some(why), &now);
         set_pod_condition(pod, "ContainersReady", "False", Some(why), &now);
     });
+}
+
+/// Reports the resources of the containers after a resize.
+fn resize(storage: &mut Storage, place: &Place, pod: &Value) {
+    let mut status = pod["status"].clone();
+    for (list, of) in [("initContainers", "initContainerStatuses"), ("containers", "containerStatuses")] {
+        let statuses = status.get_mut(of).and_then(Value::as_array_mut).into_iter().flatten();
+        for (status, container) in statuses.zip(each(&pod["spec"][list])) {
+            if !status["resources"].is_null() {
+                status["resources"] = resources(container);
+            }
+        }
+    }
+    if status != pod["status"] {
+        change(storage, place, Part::Status, |pod| pod["status"] = status);
+    }
+}
+
+/// What a running container has. Without it, kube-apiserver refuses a resize.
+fn resources(container: &Value) -> Value {
+    if container["resources"].is_null() { json!({}) } else { container["resources"].clone() }
 }
 
 /// The state of a container that fails again and again: each try is followed by a longer pause.
@@ -409,6 +430,10 @@ fn container_status(container: &Value, simulate: &str, cycle: &Cycle, place: &Pl
     };
     let is_running = state.get("running").is_some();
     let is_ready = is_running && !matches!(simulate, "crash" | "unready");
-    json!({"name": name, "image": image, "imageID": "", "ready": is_ready, "started": is_running,
-        "restartCount": restarts, "lastState": last_state, "state": state})
+    let mut status = json!({"name": name, "image": image, "imageID": "", "ready": is_ready, "started": is_running,
+        "restartCount": restarts, "lastState": last_state, "state": state});
+    if is_running {
+        status["resources"] = resources(container);
+    }
+    status
 }

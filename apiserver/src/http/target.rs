@@ -7,8 +7,7 @@ use crate::{
 };
 
 /// Subresources of kube-apiserver that this server does not support. kubectl needs `pods/ephemeralcontainers` for `debug`.
-const NOT_SERVED: [&str; 5] =
-    ["nodes/proxy", "pods/proxy", "services/proxy", "pods/ephemeralcontainers", "pods/resize"];
+const NOT_SERVED: [&str; 4] = ["nodes/proxy", "pods/proxy", "services/proxy", "pods/ephemeralcontainers"];
 
 /// The part of the object that a path names.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -27,6 +26,7 @@ impl Target {
                 "scale" => Target::Scale,
                 // The approval of a CertificateSigningRequest is a condition in its status.
                 "status" | "approval" => Target::Object(Part::Status),
+                "resize" => Target::Object(Part::Resize),
                 _ => Target::Object(Part::Finalize),
             });
         }

@@ -6,6 +6,7 @@
 //!
 //! Affinities, topology spread constraints, resource claims and the rarer volumes are checked for their types only.
 
+pub(crate) mod resize;
 pub(crate) mod resources;
 mod security;
 

@@ -505,3 +505,27 @@ async fn a_policy_that_makes_no_object_denies_the_write() {
     let (status, refused) = fixture.post(&format!("{ADMISSION}/mutatingadmissionpolicies"), twice).await;
     assert_eq!((status, &refused["details"]["causes"][0]["reason"]), (422, &"FieldValueDuplicate".into()));
 }
+
+#[tokio::test]
+async fn a_pod_that_runs_is_resized_and_counted_again() {
+    let fixture = Fixture::start().await;
+    let hard = json!({"requests.cpu": "300m"});
+    let quotas = "/api/v1/namespaces/default/resourcequotas";
+    fixture.post(quotas, json!({"metadata": {"name": "cpu"}, "spec": {"hard": hard}})).await;
+    fixture.until(&format!("{quotas}/cpu"), |_, quota| quota["status"]["used"]["requests.cpu"] == "0").await;
+    let container = |cpu: &str| json!({"name": "c", "image": "i", "resources": {"requests": {"cpu": cpu}}});
+    fixture.post(PODS, json!({"metadata": {"name": "p"}, "spec": {"containers": [container("100m")]}})).await;
+    let pod = format!("{PODS}/p");
+    let requests =
+        |pod: &Value| pod["status"]["containerStatuses"][0]["resources"]["requests"]["cpu"].clone();
+    fixture.until(&pod, |_, pod| requests(pod) == "100m").await;
+    let resize = async |cpu: &str| {
+        fixture.merge(&format!("{pod}/resize"), json!({"spec": {"containers": [container(cpu)]}})).await
+    };
+    assert_eq!(resize("200m").await.0, 200);
+    fixture.until(&pod, |_, pod| requests(pod) == "200m").await;
+    let (status, refused) = resize("400m").await;
+    assert_eq!(status, 403, "{refused}");
+    let (_, quota) = fixture.get(&format!("{quotas}/cpu")).await;
+    assert_eq!(quota["status"]["used"]["requests.cpu"], "200m");
+}

@@ -18,6 +18,7 @@ use crate::{
         crd, defaults,
         field_checks::text,
         metadata::{self, finalizers, holds_nothing, is_terminating},
+        pods::resize,
         scale_of, warnings,
     },
     names::{random_letters, uid},
@@ -314,41 +315,22 @@ pub(crate) fn update(
     let Some(before) = storage.get(place).cloned() else { return Err(StatusError::not_found(kind, name)) };
     check_version(kind, place, &object, &before)?;
     let before_view = kind.view(&before)?;
-    // An empty list clears the managedFields, except in the unstructured objects of custom resources.
-    if !kind.is_custom() && object["metadata"]["managedFields"] == json!([]) {
-        object["metadata"]["managedFields"] = json!([{}]);
-    }
-    // A Scale was decoded already, and the other fields of its object stay as they are.
-    if matches!(part, Part::Main | Part::Status) && !options.writes_scale() {
-        decode(kind, &mut object, options)?;
-    }
-    let managed = object["metadata"]["managedFields"].take();
-    options.manager.writes(part);
-
     let grace = fixed_grace(&object, &before_view);
-    let mut after = merged(kind, part, object, &before_view);
-    restore_metadata(&mut after["metadata"], &before_view["metadata"]);
-    if part == Part::Main && kind.built_in() == "Namespace" {
-        restore(&mut after["spec"], &before_view["spec"], "finalizers");
-    }
-    // A write to `finalize` does not change managedFields.
-    if matches!(part, Part::Main | Part::Status) {
-        finish(storage, kind, Some(&before_view), &mut after, managed, options)?;
-    }
-    if options.admission.is_some() {
-        mutate_updated(storage, kind, &mut after, &before_view, part, options)?;
-    }
-    if part == Part::Main {
-        settle_cluster_ip(storage, kind, Some(&before_view), &mut after, options)?;
-    }
+    let mut after = changed(storage, kind, object, &before_view, part, options)?;
     let mut causes = metadata::errors(kind, &after);
     causes.extend(new_finalizers(&before, &after));
     causes.extend(grace);
-    kind.validate(&after, Some(&before_view), &mut causes);
+    match part {
+        Part::Resize => causes.extend(resize::errors(&after, &before_view)),
+        Part::Main | Part::Status | Part::Finalize => {
+            kind.validate(&after, Some(&before_view), &mut causes);
+        }
+    }
     if !causes.is_empty() {
         return Err(StatusError::invalid(kind, name, causes));
     }
-    if kind.has_generation() && part == Part::Main && differs_beyond_metadata(kind, &before_view, &after) {
+    let may_use_more = matches!(part, Part::Main | Part::Resize);
+    if kind.has_generation() && may_use_more && differs_beyond_metadata(kind, &before_view, &after) {
         let generation = before["metadata"]["generation"].as_u64().unwrap_or(0) + 1;
         after["metadata"]["generation"] = generation.into();
     }
@@ -358,6 +340,7 @@ pub(crate) fn update(
             options.warnings.extend(plugins::validate(storage, kind, &after, Some(&before_view))?);
         }
         Part::Status => options.warnings.extend(warnings::of_status(kind, &after)),
+        Part::Resize => plugins::resize(storage, kind, &after, &before_view)?,
         Part::Finalize => {}
     }
     if options.admission.is_some() {
@@ -365,7 +348,7 @@ pub(crate) fn update(
         options.validate(storage, of, &shown, &was)?;
     }
     let mut charged = Vec::new();
-    if part == Part::Main {
+    if may_use_more {
         let result = quotas::admit(storage, kind, &after, Some(&before_view));
         charged = result.map_err(|why| StatusError::forbidden(kind, name, &why))?;
     }
@@ -386,10 +369,54 @@ pub(crate) fn update(
     Ok(store(storage, kind, place, after))
 }
 
+/// The object after an update of one part, before its validation.
+fn changed(
+    storage: &Storage,
+    kind: &Kind,
+    mut object: Value,
+    before: &Value,
+    part: Part,
+    options: &mut WriteOptions<'_>,
+) -> Result<Value, StatusError> {
+    // An empty list clears the managedFields, except in the unstructured objects of custom resources.
+    if !kind.is_custom() && object["metadata"]["managedFields"] == json!([]) {
+        object["metadata"]["managedFields"] = json!([{}]);
+    }
+    // A Scale was decoded already, and the other fields of its object stay as they are.
+    if part != Part::Finalize && !options.writes_scale() {
+        decode(kind, &mut object, options)?;
+    }
+    let managed = object["metadata"]["managedFields"].take();
+    options.manager.writes(part);
+
+    let mut after = merged(kind, part, object, before);
+    restore_metadata(&mut after["metadata"], &before["metadata"]);
+    if part == Part::Main && kind.built_in() == "Namespace" {
+        restore(&mut after["spec"], &before["spec"], "finalizers");
+    }
+    // A write to `finalize` does not change managedFields.
+    if part != Part::Finalize {
+        finish(storage, kind, Some(before), &mut after, managed, options)?;
+    }
+    if options.admission.is_some() {
+        mutate_updated(storage, kind, &mut after, before, part, options)?;
+    }
+    match part {
+        Part::Main => settle_cluster_ip(storage, kind, Some(before), &mut after, options)?,
+        // The managers of the other fields in the request have changed, as in kube-apiserver.
+        Part::Resize => {
+            plugins::admit_resize(storage, &mut after);
+            after = resize::resized(after, before);
+        }
+        Part::Status | Part::Finalize => {}
+    }
+    Ok(after)
+}
+
 /// The object after a write of one part: all other parts stay as they were.
 fn merged(kind: &Kind, part: Part, mut written: Value, before: &Value) -> Value {
     match part {
-        Part::Main => {
+        Part::Main | Part::Resize => {
             if kind.has_status {
                 restore(&mut written, before, "status");
             }
@@ -491,7 +518,7 @@ fn leave_part(kind: &Kind, part: Part, applied: &mut Value) {
                 metadata.remove("labels");
             }
         }
-        Part::Main | Part::Finalize => {}
+        Part::Main | Part::Finalize | Part::Resize => {}
     }
 }
 

@@ -125,6 +125,7 @@ stories! {
     quotas
     reading
     refusing
+    resizing
     reviews
     rollouts
     rules

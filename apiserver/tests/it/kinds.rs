@@ -16,7 +16,7 @@ use serde_json::Value;
 use crate::fixture::{Fixture, Kind, on};
 
 /// What the embedded server does not serve.
-const NOT_SERVED: [&str; 9] = [
+const NOT_SERVED: [&str; 8] = [
     "v1 bindings,",
     "v1 componentstatuses,",
     "v1 nodes/proxy;",
@@ -24,7 +24,6 @@ const NOT_SERVED: [&str; 9] = [
     "v1 pods/ephemeralcontainers;",
     "v1 pods/portforward;",
     "v1 pods/proxy;",
-    "v1 pods/resize;",
     "v1 services/proxy;",
 ];
 
