@@ -11,6 +11,7 @@ mod daemon_set;
 mod disruption;
 mod endpoints;
 mod eviction;
+mod flow_control;
 mod garbage;
 mod job;
 mod kubelet;
@@ -81,6 +82,7 @@ pub(crate) fn bootstrap(storage: &mut Storage, ca_pem: &str, with_node: bool) {
     make(storage, "", "services", Some("default"), kubernetes);
     endpoints::of_api_server(storage);
     role::bootstrap(storage);
+    flow_control::bootstrap(storage);
     for (name, value) in PRIORITIES {
         let description = if name.ends_with("node-critical") {
             "Used for system critical pods that must not be moved from their current node."

@@ -10,6 +10,7 @@
 use std::fmt::Write as _;
 
 use expect_test::expect_file;
+use listwatch_control_plane::eventually;
 use reqwest::header::ACCEPT;
 use serde_json::Value;
 
@@ -161,6 +162,47 @@ async fn the_roles_of_all_clusters_equal_those_of_kube_apiserver() {
             let _ = writeln!(lines, "{object}");
         }
         expect_file!["../../src/controllers/default_roles.json"].assert_eq(&lines);
+    })
+    .await;
+}
+
+/// For a new version of Kubernetes, `UPDATE_EXPECT=1` writes the file.
+#[tokio::test]
+async fn flow_control_of_all_clusters_equals_that_of_kube_apiserver() {
+    on(&[Kind::Real, Kind::Embedded], async |fixture| {
+        let lines = eventually("the status of each FlowSchema", async || {
+            let mut lines = String::new();
+            for plural in ["prioritylevelconfigurations", "flowschemas"] {
+                let path = format!("/apis/flowcontrol.apiserver.k8s.io/v1/{plural}");
+                let list = fixture.raw(&path).await.body;
+                let kind = list["kind"].as_str()?.strip_suffix("List")?;
+                for object in list["items"].as_array()? {
+                    let mut object = object.clone();
+                    // Other tests have objects of their own.
+                    if object["metadata"]["annotations"]["apf.kubernetes.io/autoupdate-spec"].is_null() {
+                        continue;
+                    }
+                    object["kind"] = kind.into();
+                    object["apiVersion"] = "flowcontrol.apiserver.k8s.io/v1".into();
+                    object["metadata"]
+                        .as_object_mut()?
+                        .retain(|field, _| ["annotations", "name"].contains(&&**field));
+                    if kind == "FlowSchema" {
+                        object["status"]["conditions"][0].as_object_mut()?.remove("lastTransitionTime");
+                    }
+                    let _ = writeln!(lines, "{object}");
+                }
+            }
+            Some(lines)
+        })
+        .await;
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/src/controllers/default_flow_control.json");
+        match fixture.kind {
+            Kind::Real => expect_file![file].assert_eq(&lines),
+            Kind::Embedded | Kind::EmbeddedWithControllers => {
+                assert_eq!(lines, std::fs::read_to_string(file).unwrap())
+            }
+        }
     })
     .await;
 }
