@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::rules::COMPARED_MAX;
 use crate::kinds::field_checks::{each, text};
 
 /// A file of a volume: its path, and where it comes from.
@@ -52,8 +53,11 @@ fn projected(source: &Value) -> Vec<File> {
 
 /// A text for each two files of which one is at or below the path of the other.
 fn collisions(files: Vec<File>) -> impl Iterator<Item = String> {
-    let paths: Vec<File> =
-        files.into_iter().map(|(path, what)| (path.trim_end_matches('/').to_owned(), what)).collect();
+    let paths: Vec<File> = files
+        .into_iter()
+        .take(COMPARED_MAX)
+        .map(|(path, what)| (path.trim_end_matches('/').to_owned(), what))
+        .collect();
     let shown = |(path, what): &File| {
         if what.is_empty() { format!("{path:?}") } else { format!("{path:?} ({what})") }
     };

@@ -1,10 +1,12 @@
 //! The warnings about Pods and their templates: pkg/api/pod/warnings.go.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use super::{
     paths,
-    rules::{follow, found, fraction, node_label, node_labels, selector},
+    rules::{COMPARED_MAX, follow, found, fraction, node_label, node_labels, selector},
 };
 use crate::{
     kinds::{
@@ -50,13 +52,16 @@ pub(super) fn of(pod: &Value, template: &str) -> Vec<String> {
     }
     all.extend(each(&spec["volumes"]).flat_map(paths::overlaps));
     for (path, field) in [("spec.hostAliases[].ip", "ip"), ("spec.imagePullSecrets[].name", "name")] {
-        let names = found(pod, path, &at);
-        let texts: Vec<&str> = names.iter().map(|(_, name)| text(name)).collect();
-        let again =
-            names.iter().zip(&texts).enumerate().filter(|(index, (_, name))| texts[..*index].contains(name));
-        all.extend(again.map(|(_, ((at, _), name))| format!("{at}: duplicate {field} {name:?}")));
-        let empty = names.iter().zip(&texts).filter(|(_, name)| field == "name" && name.is_empty());
-        all.extend(empty.map(|((at, _), name)| format!("{at}: invalid empty name {name:?}")));
+        let mut known = HashSet::new();
+        for (at, name) in found(pod, path, &at) {
+            let name = text(name);
+            if !known.insert(name) {
+                all.push(format!("{at}: duplicate {field} {name:?}"));
+            }
+            if field == "name" && name.is_empty() {
+                all.push(format!("{at}: invalid empty name {name:?}"));
+            }
+        }
     }
     if spec["securityContext"]["seccompProfile"].is_null() && !annotations[SECCOMP].is_null() {
         all.push(format!("{at}metadata.annotations[{SECCOMP}]: {NO_SECCOMP}"));
@@ -72,7 +77,8 @@ pub(super) fn of(pod: &Value, template: &str) -> Vec<String> {
         }
         variables(&mut all, one, path);
     }
-    ports(&mut all, containers.iter().flat_map(|(at, one)| found(one, ".ports[]", at)).collect());
+    let of_all = containers.iter().flat_map(|(at, one)| found(one, ".ports[]", at));
+    ports(&mut all, &of_all.take(COMPARED_MAX).collect::<Vec<_>>());
     all
 }
 
@@ -124,12 +130,12 @@ fn profiles(all: &mut Vec<String>, pod: &Value, container: &Value, at: &str) {
 }
 
 fn variables(all: &mut Vec<String>, container: &Value, at: &str) {
-    for (index, (at, variable)) in found(container, ".env[]", at).into_iter().enumerate() {
+    let mut known = HashSet::new();
+    for (at, variable) in found(container, ".env[]", at) {
         let (name, value) = (text(&variable["name"]), text(&variable["value"]));
         let reference = format!("$({name})");
         let extends = variable["valueFrom"].is_null() && value != reference && value.contains(&reference);
-        let is_known = each(&container["env"]).take(index).any(|other| other["name"] == name);
-        if is_known && !extends {
+        if !known.insert(name) && !extends {
             let text = "which may be dropped when using apply";
             all.push(format!("{at}: hides previous definition of {name:?}, {text}"));
         }
@@ -137,7 +143,7 @@ fn variables(all: &mut Vec<String>, container: &Value, at: &str) {
 }
 
 /// Ports of all containers that have the same number or name.
-fn ports(all: &mut Vec<String>, ports: Vec<(String, &Value)>) {
+fn ports(all: &mut Vec<String>, ports: &[(String, &Value)]) {
     let host = |port: &Value| port["hostPort"].as_i64().unwrap_or_default();
     for (index, (at, port)) in ports.iter().enumerate() {
         let (name, ip) = (text(&port["name"]), text(&port["hostIP"]));
@@ -159,12 +165,8 @@ fn ports(all: &mut Vec<String>, ports: Vec<(String, &Value)>) {
             };
             all.push(format!("{at}: {how} port definition with {other_at}"));
         }
-    }
-    for (index, (at, port)) in ports.iter().enumerate() {
-        let name = text(&port["name"]);
-        if let Some((other, _)) =
-            ports[..index].iter().find(|(_, other)| !name.is_empty() && other["name"] == name)
-        {
+        let named = |other: &Value| !name.is_empty() && other["name"] == name;
+        if let Some((other, _)) = ports[..index].iter().find(|(_, other)| named(other)) {
             all.push(format!(
                 "{at}: duplicate port name {name:?} with {other}, services and probes that select ports by name will use {other}"
             ));

@@ -29,6 +29,10 @@ const SET: &[(&str, &str, &str)] = &[
 const STORAGE_CLASS: &str = "deprecated since v1.8; use \"storageClassName\" attribute instead";
 const SYSCTLS: &str = "non-functional in v1.11+; use the \"sysctls\" field instead";
 
+/// Most ports of a Pod, and files of a volume, that are compared with each other. kube-apiserver has no limit. A body of 3 MiB
+/// can have so many of them, in a thousand containers or sources, that the comparison takes minutes.
+pub(super) const COMPARED_MAX: usize = 1000;
+
 type Check = fn(&Value) -> Option<String>;
 
 /// The checks of fields, by kind.
