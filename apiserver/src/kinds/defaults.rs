@@ -259,10 +259,9 @@ pub(crate) fn role_binding(object: &mut Value) {
         }
     }
     // Clients in Go send an empty group.
-    if object["roleRef"]["apiGroup"] == "" {
-        object["roleRef"]["apiGroup"].take();
+    if object["roleRef"].is_object() && text(&object["roleRef"]["apiGroup"]).is_empty() {
+        object["roleRef"]["apiGroup"] = "rbac.authorization.k8s.io".into();
     }
-    set_default(object, "/roleRef/apiGroup", "rbac.authorization.k8s.io".into());
 }
 
 /// A request for devices asks for one device.

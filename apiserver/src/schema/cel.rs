@@ -617,6 +617,14 @@ mod tests {
         causes.iter().map(|cause| cause.to_string()).collect()
     }
 
+    /// The estimate of their costs looked at the first argument, and its thread ended.
+    #[test]
+    fn a_function_without_its_arguments_is_an_error_of_the_evaluation() {
+        for rule in ["string() == 'x'", "size(bytes()) == 1", "self.text.replace() == 'x'"] {
+            assert_eq!(errors(json!([{"rule": rule}]), &json!({"text": "x"})).len(), 1, "{rule}");
+        }
+    }
+
     /// Without a limit, an evaluation blocked all other requests. A limit by time was exceeded on a busy machine, and did not end loops
     /// over literals.
     #[test]

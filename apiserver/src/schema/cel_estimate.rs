@@ -6,7 +6,7 @@
 //!
 //! As cel-go's `checker/cost.go`, with the functions of `library/cost.go` and the sizes of `SchemaDeclType` in k8s.io/apiserver/pkg/cel.
 //! Only upper limits count. Of an expression whose type is unknown here, the size is 0, and functions of the extensions for lists and
-//! sets cost 1: the estimate is never higher than that of kube-apiserver.
+//! sets cost 1: the estimate is not higher than the one of kube-apiserver.
 
 use std::collections::HashMap;
 
@@ -99,7 +99,7 @@ pub(crate) enum Cardinality {
 }
 
 impl Cardinality {
-    /// That of the values inside of this schema.
+    /// How often a value inside of this schema can be in an object.
     pub(crate) fn inside(self, schema: &Value) -> Cardinality {
         let limit = match schema["type"].as_str() {
             Some("array") => &schema["maxItems"],
@@ -298,6 +298,13 @@ impl<'s> Estimator<'s> {
                     bound.unwrap_or(Node { place: Some(self.root), ..Node::default() });
                 Node { cost: 1, size: self.size(at, place, size), entries, place }
             }
+            // The name of a type: `net.IP`.
+            Expr::Select(select) if !self.types.contains_key(&select.operand.id) => Node {
+                cost: 1,
+                size: self.size(at, Some(self.root), None),
+                entries: None,
+                place: Some(self.root),
+            },
             Expr::Select(select) => {
                 let Node { mut cost, place, .. } = self.node(&select.operand);
                 let has_fields = matches!(self.type_of(&select.operand), Type::Map(..) | Type::Object(..));
@@ -360,7 +367,8 @@ impl<'s> Estimator<'s> {
             return Node { size: Some(0), ..Node::default() };
         }
         let args: Vec<_> = call.args.iter().map(|arg| self.node(arg)).collect();
-        let namespace = call.target.as_deref().filter(is_namespace);
+        let is_bound = |name: &str| self.bound.iter().any(|(bound, _)| *bound == name);
+        let namespace = call.target.as_deref().filter(|target| is_namespace(target, is_bound));
         let target = call.target.as_deref().filter(|_| namespace.is_none());
         let target = target.map(|target| (target, self.node(target)));
         let before = sum(args.iter().chain(target.iter().map(|(_, node)| node)).map(|node| node.cost));
@@ -368,6 +376,7 @@ impl<'s> Estimator<'s> {
             Some(Expr::Ident(namespace)) => format!("{namespace}.{}", call.func_name),
             _ => call.func_name.clone(),
         };
+        let are = |is: fn(&Self, &IdedExpr) -> bool| call.args.iter().all(|arg| is(self, arg));
         let mut node = match (&*name, &args[..]) {
             ("dyn", [arg]) => return Node { cost: before.saturating_add(1), place: None, ..arg.clone() },
             (CONDITIONAL, [condition, yes, no]) => Node {
@@ -383,9 +392,9 @@ impl<'s> Estimator<'s> {
                 entries: None,
                 place: Some(self.inside(of.place, Step::Item)),
             },
-            (ADD, [left, right]) if self.is_text(&call.args[0]) || self.is_list(&call.args[0]) => {
+            (ADD, [left, right]) if are(Self::is_text) || are(Self::is_list) => {
                 let size = left.size().saturating_add(right.size());
-                let own = if self.is_text(&call.args[0]) { times(size, PER_BYTE) } else { 1 };
+                let own = if are(Self::is_text) { times(size, PER_BYTE) } else { 1 };
                 let (cost, entries) = (before.saturating_add(own), union(left.entries, right.entries));
                 Node { cost, size: Some(size), entries, place: None }
             }
@@ -416,6 +425,7 @@ impl<'s> Estimator<'s> {
             return (times(read, *factor), is_result.then_some(read));
         }
         let read = times(arg, PER_BYTE);
+        let is_first = |name: &str| exprs.first().is_some_and(|arg| self.is(arg, name));
         let is_text = |index: usize| exprs.get(index).is_some_and(|arg| self.is_text(arg));
         match (name, target) {
             ("isSorted" | "sum" | "max" | "min" | "indexOf" | "lastIndexOf", Some((list, node))) => {
@@ -426,7 +436,8 @@ impl<'s> Estimator<'s> {
                 }
             }
             ("replace", Some(_)) => {
-                let least = if matches!(exprs[0].expr, Expr::Literal(_)) { arg } else { 0 };
+                let is_literal = exprs.first().is_some_and(|of| matches!(of.expr, Expr::Literal(_)));
+                let least = if is_literal { arg } else { 0 };
                 let result = match least {
                     0 => of.saturating_add(1).saturating_mul(size(1)).saturating_add(of),
                     least if size(1) <= least => of,
@@ -456,9 +467,10 @@ impl<'s> Estimator<'s> {
             ("containsCIDR", _) => (if is_text(0) { read.saturating_add(7) } else { 7 }, None),
             ("validate", _) => (times(read, 128.0 * PER_PATTERN_BYTE), None),
             ("ip", None) => (read, None),
-            ("bytes", _) if self.is(&exprs[0], "string") => (read, Some(arg.saturating_mul(4))),
-            ("string", _) if self.is(&exprs[0], "bytes") => (read, Some(arg)),
-            (IN, _) if self.is_list(&exprs[1]) => (size(1), None),
+            ("strings.quote", _) => (read, Some(arg.saturating_mul(2).saturating_add(2))),
+            ("bytes", _) if is_first("string") => (read, Some(arg.saturating_mul(4))),
+            ("string", _) if is_first("bytes") => (read, Some(arg)),
+            (IN, _) if exprs.get(1).is_some_and(|list| self.is_list(list)) => (size(1), None),
             (EQUALS | NOT_EQUALS, _) => (times(arg.min(size(1)), PER_BYTE), None),
             (LESS | LESS_EQUALS | GREATER | GREATER_EQUALS, _) if is_text(0) && is_text(1) => {
                 (times(arg.min(size(1)), PER_BYTE), None)

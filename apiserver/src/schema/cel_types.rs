@@ -368,7 +368,7 @@ impl<'s> Checker<'_, 's> {
             return Unknown;
         }
         let target = call.target.as_deref();
-        let namespace = target.filter(is_namespace);
+        let namespace = target.filter(|target| is_namespace(target, |name| self.is_bound(name)));
         let target = target.filter(|_| namespace.is_none()).map(|target| self.type_of(target));
         if name == OPT_SELECT
             && let [operand, IdedExpr { expr: Expr::Literal(LiteralValue::String(field)), .. }] =
@@ -462,9 +462,9 @@ impl<'s> Checker<'_, 's> {
     }
 }
 
-/// Whether the target of a call is a part of the function's name: `ip.isCanonical`.
-pub(super) fn is_namespace(target: &&IdedExpr) -> bool {
-    matches!(&target.expr, Expr::Ident(name) if name != "math" && NAMESPACES.contains(&&**name))
+/// Whether the target of a call is a part of the function's name, as in `ip.isCanonical`, and no variable of a macro.
+pub(super) fn is_namespace(target: &IdedExpr, is_bound: impl Fn(&str) -> bool) -> bool {
+    matches!(&target.expr, Expr::Ident(name) if name != "math" && NAMESPACES.contains(&&**name) && !is_bound(name))
 }
 
 /// The type of all values of a list or a map.
