@@ -169,36 +169,36 @@ fn size_max(schema: &Value) -> u64 {
     }
 }
 
-/// A value in the object: its schema, and whether it also has apiVersion, kind and metadata.
+/// Where a value is in the object: its schema, and whether it also has apiVersion, kind and metadata.
 #[derive(Clone, Copy)]
-enum Place<'s> {
+enum Path<'s> {
     Of(&'s Value, bool),
     Key,
     Unknown,
 }
 
-enum Step<'s> {
+enum PathElement<'s> {
     Field(&'s str),
     Key,
     Item,
 }
 
 #[derive(Clone, Default)]
-struct Node<'s> {
+struct AstNode<'s> {
     cost: u64,
     size: Option<u64>,
     /// The sizes of the keys and the values in a list or map.
     entries: Option<(u64, u64)>,
-    place: Option<Place<'s>>,
+    path: Option<Path<'s>>,
 }
 
-impl Node<'_> {
+impl AstNode<'_> {
     fn size(&self) -> u64 {
         self.size.unwrap_or(u64::MAX)
     }
 }
 
-/// The larger ones, if both are known.
+/// The larger sizes of keys and of values, if both are known.
 fn union(one: Option<(u64, u64)>, other: Option<(u64, u64)>) -> Option<(u64, u64)> {
     let ((key, value), (other_key, other_value)) = (one?, other?);
     Some((key.max(other_key), value.max(other_value)))
@@ -219,16 +219,16 @@ pub(super) fn cost<'s>(
     is_resource: bool,
     types: &'s HashMap<u64, Type<'s>>,
 ) -> u64 {
-    let root = Place::Of(schema, is_resource);
+    let root = Path::Of(schema, is_resource);
     Estimator { root, types, bound: Vec::new() }.node(expression).cost
 }
 
 struct Estimator<'s> {
-    root: Place<'s>,
+    root: Path<'s>,
     /// The types of expressions, by their ids.
     types: &'s HashMap<u64, Type<'s>>,
     /// The variables of macros.
-    bound: Vec<(&'s str, Node<'s>)>,
+    bound: Vec<(&'s str, AstNode<'s>)>,
 }
 
 impl<'s> Estimator<'s> {
@@ -249,76 +249,77 @@ impl<'s> Estimator<'s> {
         matches!(self.type_of(at), Type::List(_) | Type::Named("dyn"))
     }
 
-    /// A place inside of another one. cel-go takes the first step from a value that has no place for the variable `self`.
-    fn inside(&self, place: Option<Place<'s>>, step: Step<'s>) -> Place<'s> {
-        match (place, step) {
+    /// The path of a value inside of another one. cel-go takes the first element of a value that has no path for the variable `self`.
+    fn inside(&self, path: Option<Path<'s>>, step: PathElement<'s>) -> Path<'s> {
+        match (path, step) {
             (None, _) => self.root,
-            (Some(Place::Of(schema, is_resource)), Step::Field(name)) => {
-                property(schema, is_resource, name).map_or(Place::Unknown, |(of, is)| Place::Of(of, is))
+            (Some(Path::Of(schema, is_resource)), PathElement::Field(name)) => {
+                property(schema, is_resource, name).map_or(Path::Unknown, |(of, is)| Path::Of(of, is))
             }
-            (Some(Place::Of(schema, _)), Step::Item) => {
+            (Some(Path::Of(schema, _)), PathElement::Item) => {
                 let word = if schema["type"] == "array" { "items" } else { "additionalProperties" };
                 let inside = &schema[word];
                 let is_resource = inside["x-kubernetes-embedded-resource"] == true;
-                if inside.is_object() { Place::Of(inside, is_resource) } else { Place::Unknown }
+                if inside.is_object() { Path::Of(inside, is_resource) } else { Path::Unknown }
             }
-            (Some(Place::Of(schema, _)), Step::Key) if schema["additionalProperties"].is_object() => {
-                Place::Key
+            (Some(Path::Of(schema, _)), PathElement::Key) if schema["additionalProperties"].is_object() => {
+                Path::Key
             }
-            (Some(Place::Of(..) | Place::Key | Place::Unknown), _) => Place::Unknown,
+            (Some(Path::Of(..) | Path::Key | Path::Unknown), _) => Path::Unknown,
         }
     }
 
-    /// The size of a value by its place, its type, or as it is known otherwise.
-    fn size(&self, at: &IdedExpr, place: Option<Place<'s>>, otherwise: Option<u64>) -> Option<u64> {
-        match (place, self.type_of(at)) {
-            (Some(Place::Of(schema, _)), _) => Some(size_max(schema)),
-            (Some(Place::Key), _) => Some(0),
+    /// The size of a value by its path, its type, or as it is known otherwise.
+    fn size(&self, at: &IdedExpr, path: Option<Path<'s>>, otherwise: Option<u64>) -> Option<u64> {
+        match (path, self.type_of(at)) {
+            (Some(Path::Of(schema, _)), _) => Some(size_max(schema)),
+            (Some(Path::Key), _) => Some(0),
             (_, of) if of.has_fixed_size() => Some(1),
             (_, Type::Unknown) => Some(otherwise.unwrap_or(0)),
             (_, _) => otherwise,
         }
     }
 
-    fn node(&mut self, at: &'s IdedExpr) -> Node<'s> {
+    fn node(&mut self, at: &'s IdedExpr) -> AstNode<'s> {
         match &at.expr {
-            Expr::Unspecified => Node::default(),
+            Expr::Unspecified => AstNode::default(),
             Expr::Literal(literal) => {
                 let size = match literal {
                     LiteralValue::String(text) => text.inner().chars().count() as u64,
                     LiteralValue::Bytes(bytes) => bytes.inner().len() as u64,
                     _ => 1,
                 };
-                Node { size: Some(size), ..Node::default() }
+                AstNode { size: Some(size), ..AstNode::default() }
             }
             Expr::Ident(name) => {
                 let bound = self.bound.iter().rev().find(|(bound, _)| bound == name);
                 let bound = bound.map(|(_, node)| node.clone());
-                let Node { size, entries, place, .. } =
-                    bound.unwrap_or(Node { place: Some(self.root), ..Node::default() });
-                Node { cost: 1, size: self.size(at, place, size), entries, place }
+                let AstNode { size, entries, path, .. } =
+                    bound.unwrap_or(AstNode { path: Some(self.root), ..AstNode::default() });
+                AstNode { cost: 1, size: self.size(at, path, size), entries, path }
             }
             // The name of a type: `net.IP`.
-            Expr::Select(select) if !self.types.contains_key(&select.operand.id) => Node {
+            Expr::Select(select) if !self.types.contains_key(&select.operand.id) => AstNode {
                 cost: 1,
                 size: self.size(at, Some(self.root), None),
                 entries: None,
-                place: Some(self.root),
+                path: Some(self.root),
             },
             Expr::Select(select) => {
-                let Node { mut cost, place, .. } = self.node(&select.operand);
+                let AstNode { mut cost, path, .. } = self.node(&select.operand);
                 let has_fields = matches!(self.type_of(&select.operand), Type::Map(..) | Type::Object(..));
                 cost = cost.saturating_add(u64::from(has_fields && !select.test));
-                let place = Some(self.inside(place, Step::Field(&select.field))).filter(|_| !select.test);
-                Node { cost, size: self.size(at, place, None), entries: None, place }
+                let path =
+                    Some(self.inside(path, PathElement::Field(&select.field))).filter(|_| !select.test);
+                AstNode { cost, size: self.size(at, path, None), entries: None, path }
             }
             Expr::List(list) => {
                 let items: Vec<_> = list.elements.iter().map(|item| self.node(item)).collect();
-                Node {
+                AstNode {
                     cost: sum(items.iter().map(|item| item.cost)).saturating_add(LIST_COST),
                     size: Some(items.len() as u64),
-                    entries: Some((1, items.iter().map(Node::size).max().unwrap_or(0))),
-                    place: None,
+                    entries: Some((1, items.iter().map(AstNode::size).max().unwrap_or(0))),
+                    path: None,
                 }
             }
             Expr::Map(map) => {
@@ -329,22 +330,22 @@ impl<'s> Estimator<'s> {
                     cost = sum([cost, key.cost, value.cost]);
                     entries = (entries.0.max(key.size()), entries.1.max(value.size()));
                 }
-                Node { cost, size: Some(map.entries.len() as u64), entries: Some(entries), place: None }
+                AstNode { cost, size: Some(map.entries.len() as u64), entries: Some(entries), path: None }
             }
-            Expr::Struct(_) => Node { cost: STRUCT_COST, ..Node::default() },
+            Expr::Struct(_) => AstNode { cost: STRUCT_COST, ..AstNode::default() },
             Expr::Comprehension(comprehension) => self.comprehension(comprehension),
             Expr::Call(call) => self.call(at, call),
         }
     }
 
-    fn comprehension(&mut self, at: &'s ComprehensionExpr) -> Node<'s> {
+    fn comprehension(&mut self, at: &'s ComprehensionExpr) -> AstNode<'s> {
         let range = self.node(&at.iter_range);
         let first = self.node(&at.accu_init);
         let (step, size) = match (self.is_list(&at.iter_range), range.entries) {
-            (true, entries) => (Step::Item, entries.map(|(_, value)| value)),
-            (false, entries) => (Step::Key, entries.map(|(key, _)| key)),
+            (true, entries) => (PathElement::Item, entries.map(|(_, value)| value)),
+            (false, entries) => (PathElement::Key, entries.map(|(key, _)| key)),
         };
-        let item = Node { size, place: Some(self.inside(range.place, step)), ..Node::default() };
+        let item = AstNode { size, path: Some(self.inside(range.path, step)), ..AstNode::default() };
         self.bound.push((&at.accu_var, first.clone()));
         self.bound.push((&at.iter_var, item));
         let (goes_on, step) = (self.node(&at.loop_cond), self.node(&at.loop_step));
@@ -359,12 +360,12 @@ impl<'s> Estimator<'s> {
             (_, Expr::Literal(_)) => (first.size, None),
             (_, _) => (Some(range.size()), step.entries),
         };
-        Node { cost, size, entries, place: None }
+        AstNode { cost, size, entries, path: None }
     }
 
-    fn call(&mut self, at: &'s IdedExpr, call: &'s CallExpr) -> Node<'s> {
+    fn call(&mut self, at: &'s IdedExpr, call: &'s CallExpr) -> AstNode<'s> {
         if TWO_VARIABLES.contains(&&*call.func_name) {
-            return Node { size: Some(0), ..Node::default() };
+            return AstNode { size: Some(0), ..AstNode::default() };
         }
         let args: Vec<_> = call.args.iter().map(|arg| self.node(arg)).collect();
         let is_bound = |name: &str| self.bound.iter().any(|(bound, _)| *bound == name);
@@ -378,33 +379,33 @@ impl<'s> Estimator<'s> {
         };
         let are = |is: fn(&Self, &IdedExpr) -> bool| call.args.iter().all(|arg| is(self, arg));
         let mut node = match (&*name, &args[..]) {
-            ("dyn", [arg]) => return Node { cost: before.saturating_add(1), place: None, ..arg.clone() },
-            (CONDITIONAL, [condition, yes, no]) => Node {
+            ("dyn", [arg]) => return AstNode { cost: before.saturating_add(1), path: None, ..arg.clone() },
+            (CONDITIONAL, [condition, yes, no]) => AstNode {
                 cost: condition.cost.saturating_add(yes.cost.max(no.cost)),
                 size: Some(yes.size().max(no.size())),
                 entries: union(yes.entries, no.entries),
-                place: None,
+                path: None,
             },
-            (LOGICAL_AND | LOGICAL_OR, _) => Node { cost: before, ..Node::default() },
-            (INDEX, [of, _]) => Node {
+            (LOGICAL_AND | LOGICAL_OR, _) => AstNode { cost: before, ..AstNode::default() },
+            (INDEX, [of, _]) => AstNode {
                 cost: before.saturating_add(1),
                 size: of.entries.map(|(_, value)| value),
                 entries: None,
-                place: Some(self.inside(of.place, Step::Item)),
+                path: Some(self.inside(of.path, PathElement::Item)),
             },
             (ADD, [left, right]) if are(Self::is_text) || are(Self::is_list) => {
                 let size = left.size().saturating_add(right.size());
                 let own = if are(Self::is_text) { times(size, PER_BYTE) } else { 1 };
                 let (cost, entries) = (before.saturating_add(own), union(left.entries, right.entries));
-                Node { cost, size: Some(size), entries, place: None }
+                AstNode { cost, size: Some(size), entries, path: None }
             }
             (name, _) => {
                 let target = target.as_ref().map(|(target, node)| (*target, node));
                 let (own, size) = self.function(name, target, &call.args, &args);
-                Node { cost: before.saturating_add(own), size, entries: None, place: None }
+                AstNode { cost: before.saturating_add(own), size, entries: None, path: None }
             }
         };
-        node.size = node.size.or_else(|| self.size(at, node.place, None));
+        node.size = node.size.or_else(|| self.size(at, node.path, None));
         node
     }
 
@@ -412,11 +413,11 @@ impl<'s> Estimator<'s> {
     fn function(
         &self,
         name: &str,
-        target: Option<(&'s IdedExpr, &Node<'s>)>,
+        target: Option<(&'s IdedExpr, &AstNode<'s>)>,
         exprs: &'s [IdedExpr],
-        args: &[Node<'s>],
+        args: &[AstNode<'s>],
     ) -> (u64, Option<u64>) {
-        let size = |index: usize| args.get(index).map_or(u64::MAX, Node::size);
+        let size = |index: usize| args.get(index).map_or(u64::MAX, AstNode::size);
         let (arg, of) = (size(0), target.map_or(u64::MAX, |(_, node)| node.size()));
         if let Some((_, is_of_target, factor, is_result)) =
             LINEAR.iter().find(|(names, ..)| is_in(names, name))
@@ -480,12 +481,12 @@ impl<'s> Estimator<'s> {
     }
 
     /// Of the items of a list: whether they are strings, and their size.
-    fn item(&self, list: &IdedExpr, node: &Node<'s>) -> Option<(bool, u64)> {
+    fn item(&self, list: &IdedExpr, node: &AstNode<'s>) -> Option<(bool, u64)> {
         let Type::List(of) = self.type_of(list) else { return None };
-        let size = match node.place.map(|place| self.inside(Some(place), Step::Item)) {
-            Some(Place::Of(schema, _)) => size_max(schema),
-            Some(Place::Key) => 0,
-            Some(Place::Unknown) | None => u64::MAX,
+        let size = match node.path.map(|path| self.inside(Some(path), PathElement::Item)) {
+            Some(Path::Of(schema, _)) => size_max(schema),
+            Some(Path::Key) => 0,
+            Some(Path::Unknown) | None => u64::MAX,
         };
         Some((matches!(**of, Type::Named("string" | "bytes")), size))
     }
