@@ -276,7 +276,8 @@ impl Managed {
 /// A change of an object, by version.
 type Changes = BTreeMap<String, Difference>;
 
-/// An object in another version of its kind, or why it has no such version. kube-apiserver does not prune it.
+/// An object in another version of its kind, or why it has no such version. kube-apiserver does not prune it. A built-in kind has one form
+/// here: of those with two versions, such as HorizontalPodAutoscaler, the fields of both count as different ones.
 fn in_version<'v>(kind: &Kind, object: &'v Value, api_version: &str) -> Result<Cow<'v, Value>, String> {
     let Source::Custom(custom) = &kind.source else { return Ok(Cow::Borrowed(object)) };
     if object["apiVersion"].is_null() || object["apiVersion"] == api_version {
@@ -284,12 +285,13 @@ fn in_version<'v>(kind: &Kind, object: &'v Value, api_version: &str) -> Result<C
     }
     let mut converted = object.clone();
     custom.convert_whole(&mut converted, api_version).map_err(|error| error.message().to_owned())?;
-    let mut bare = converted.clone();
-    set(&mut bare, Value::Null);
-    match TypeRef::in_version(kind, api_version).unfit(&bare) {
-        Some(why) => Err(why),
-        None => Ok(Cow::Owned(converted)),
+    let managed = converted["metadata"]["managedFields"].take();
+    set(&mut converted, Value::Null);
+    if let Some(why) = TypeRef::in_version(kind, api_version).unfit(&converted) {
+        return Err(why);
     }
+    set(&mut converted, managed);
+    Ok(Cow::Owned(converted))
 }
 
 /// Removes the fields that never have an owner, such as `kind`, `metadata.name` and `metadata.uid`:
