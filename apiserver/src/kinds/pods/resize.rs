@@ -20,12 +20,13 @@ pub(crate) fn resized(mut written: Value, before: &Value) -> Value {
     let mut after = before.clone();
     take(&mut after["metadata"], &written["metadata"], "managedFields");
     for list in LISTS {
-        let (new, old) = (written["spec"][list].take(), &mut after["spec"][list]);
-        if each(&new).map(|one| &one["name"]).ne(each(old).map(|one| &one["name"])) {
-            *old = new;
+        let (new, spec) = (written["spec"][list].take(), &mut after["spec"]);
+        if each(&new).map(|one| &one["name"]).ne(each(&spec[list]).map(|one| &one["name"])) {
+            spec[list] = new;
             continue;
         }
-        for (old, new) in old.as_array_mut().into_iter().flatten().zip(each(&new)) {
+        let containers = spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten();
+        for (old, new) in containers.zip(each(&new)) {
             for field in ["resources", "resizePolicy"] {
                 take(old, new, field);
             }
@@ -108,7 +109,7 @@ fn whole_pod(all: &mut Vec<Cause>, now: &Value, then: &Value) {
         return;
     }
     removed(all, now, then, "spec.resources", "pod-level resource");
-    if fixed(now) != fixed(then) {
+    if now["claims"] != then["claims"] || amounts(now).ne(amounts(then)) {
         all.push(Cause::forbidden("spec", "only cpu and memory resources are mutable at pod-level"));
     }
 }
@@ -139,19 +140,20 @@ fn removed(all: &mut Vec<Cause>, now: &Value, then: &Value, at: &str, what: &str
     }
 }
 
-/// Whether only CPU and memory of a container have changed.
+/// Whether only CPU and memory of a container have changed. kube-apiserver removes the claims from the new container before it compares,
+/// so a container that has claims cannot be resized.
 fn is_fixed(one: &Value, old: &Value) -> bool {
-    one["resizePolicy"] == old["resizePolicy"] && fixed(&one["resources"]) == fixed(&old["resources"])
+    let (now, then) = (&one["resources"], &old["resources"]);
+    one["resizePolicy"] == old["resizePolicy"]
+        && each(&then["claims"]).next().is_none()
+        && amounts(now).eq(amounts(then))
 }
 
-/// What cannot be resized.
-fn fixed(resources: &Value) -> (&Value, Vec<(&str, &String, &Value)>) {
-    let amounts = BOUNDS.iter().flat_map(|bound| {
+/// The resources that cannot be resized.
+fn amounts(resources: &Value) -> impl Iterator<Item = (&str, &String, &Value)> {
+    let all = BOUNDS.iter().flat_map(|bound| {
         let amounts = resources[bound.field()].as_object().into_iter().flatten();
         amounts.map(|(name, amount)| (bound.field(), name, amount))
     });
-    (
-        &resources["claims"],
-        amounts.filter(|(_, name, _)| !["cpu", "memory"].contains(&name.as_str())).collect(),
-    )
+    all.filter(|(_, name, _)| !["cpu", "memory"].contains(&name.as_str()))
 }
