@@ -5,7 +5,7 @@
 //! image name that cannot be parsed (`nginx:`) is not pulled at all. The annotation `listwatch/simulate` can be `crash`
 //! or `unready`. The Pods of a Job end. Retries have the intervals and messages of the kubelet.
 
-use std::time::Duration;
+use std::{collections::HashMap, time::Duration};
 
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -18,7 +18,7 @@ use crate::{
     kinds::{
         Part,
         conditions::{set_condition, set_pod_condition},
-        field_checks::each,
+        field_checks::{each, is_empty, text},
         metadata::is_terminating,
         pods::is_gated,
     },
@@ -200,17 +200,25 @@ fn end(storage: &mut Storage, place: &Place, code: u8) {
 
 /// Reports the resources of the containers after a resize.
 fn resize(storage: &mut Storage, place: &Place, pod: &Value) {
-    let mut status = pod["status"].clone();
+    let mut resized = Vec::new();
     for (list, of) in [("initContainers", "initContainerStatuses"), ("containers", "containerStatuses")] {
-        let statuses = status.get_mut(of).and_then(Value::as_array_mut).into_iter().flatten();
-        for (status, container) in statuses.zip(each(&pod["spec"][list])) {
-            if !status["resources"].is_null() {
-                status["resources"] = resources(container);
+        let containers: HashMap<&str, &Value> =
+            each(&pod["spec"][list]).map(|one| (text(&one["name"]), one)).collect();
+        for (index, status) in each(&pod["status"][of]).enumerate() {
+            let Some(container) = containers.get(text(&status["name"])) else { continue };
+            let (wanted, known) = (&container["resources"], &status["resources"]);
+            if !known.is_null() && known != wanted && !(wanted.is_null() && is_empty(known)) {
+                resized.push((of, index, wanted));
             }
         }
     }
-    if status != pod["status"] {
-        change(storage, place, Part::Status, |pod| pod["status"] = status);
+    if !resized.is_empty() {
+        change(storage, place, Part::Status, |pod| {
+            for (of, index, wanted) in resized {
+                pod["status"][of][index]["resources"] =
+                    if wanted.is_null() { json!({}) } else { wanted.clone() };
+            }
+        });
     }
 }
 

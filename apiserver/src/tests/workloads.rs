@@ -529,3 +529,30 @@ async fn a_pod_that_runs_is_resized_and_counted_again() {
     let (_, quota) = fixture.get(&format!("{quotas}/cpu")).await;
     assert_eq!(quota["status"]["used"]["requests.cpu"], "200m");
 }
+
+/// Once, each container was paired with the status at its place in the list.
+#[tokio::test]
+async fn a_resize_is_reported_in_the_status_of_its_container() {
+    let fixture = Fixture::start().await;
+    let container =
+        |name: &str, cpu: &str| json!({"name": name, "image": "i", "resources": {"requests": {"cpu": cpu}}});
+    let containers =
+        |cpu: &str| json!({"spec": {"containers": [container("a", "100m"), container("b", cpu)]}});
+    let mut new = containers("200m");
+    new["metadata"]["name"] = "p".into();
+    fixture.post(PODS, new).await;
+    let pod = format!("{PODS}/p");
+    let running = fixture.until(&pod, |_, pod| pod["status"]["containerStatuses"].is_array()).await;
+    let statuses = &running["status"]["containerStatuses"];
+    let reversed = json!({"status": {"containerStatuses": [&statuses[1], &statuses[0]]}});
+    assert_eq!(fixture.merge(&format!("{pod}/status"), reversed).await.0, 200);
+    assert_eq!(fixture.merge(&format!("{pod}/resize"), containers("300m")).await.0, 200);
+    let requests = |pod: &Value, index: usize| {
+        let status = &pod["status"]["containerStatuses"][index];
+        (status["name"].clone(), status["resources"]["requests"]["cpu"].clone())
+    };
+    let resized =
+        fixture.until(&pod, |_, pod| requests(pod, 0).1 == "300m" || requests(pod, 1).1 == "300m").await;
+    assert_eq!(requests(&resized, 0), ("b".into(), "300m".into()));
+    assert_eq!(requests(&resized, 1), ("a".into(), "100m".into()));
+}
