@@ -8,7 +8,7 @@ use crate::{
     storage::{Place, Storage},
 };
 
-/// Those of kube-apiserver, with their status. One object in each line.
+/// The default objects of kube-apiserver, with their status. One object in each line.
 const DEFAULTS: &str = include_str!("default_flow_control.json");
 
 pub(crate) fn bootstrap(storage: &mut Storage) {

@@ -5,7 +5,7 @@
 //! warning: 299 - "spec.terminationGracePeriodSeconds: must be >= 0; negative values are invalid and will be treated as 1"
 //! ```
 //!
-//! The rules and texts are as in pkg/api and pkg/registry of Kubernetes. `warnings/pods.rs` has those of Pods and their templates.
+//! The rules and texts are as in pkg/api and pkg/registry of Kubernetes. `warnings/pods.rs` warns about Pods and their templates.
 
 mod pods;
 mod paths;
@@ -151,7 +151,7 @@ fn volume(spec: &Value) -> Vec<String> {
     old.filter(|(field, _)| !spec[field].is_null()).map(|(_, text)| format!("spec.{text}")).collect()
 }
 
-/// A quota of requests above that of limits.
+/// A ResourceQuota that allows more requests of a resource than limits of it.
 fn limits(hard: &Value) -> Vec<String> {
     let mut all = Vec::new();
     for name in ["cpu", "memory", "storage", "ephemeral-storage"] {

@@ -16,7 +16,7 @@ use crate::{
     names::label_value_errors,
 };
 
-/// Volumes that are deprecated: the field, and the text. Those of PersistentVolumes have the same texts.
+/// Volumes that are deprecated: the field, and the text. PersistentVolumes have the same texts.
 pub(super) const VOLUMES: [(&str, &str); 9] = [
     ("photonPersistentDisk", "photonPersistentDisk: deprecated in v1.11, non-functional in v1.16+"),
     ("gitRepo", "gitRepo: deprecated in v1.11, and disabled by default in v1.33+"),
