@@ -1,14 +1,17 @@
 //! The warnings about files of a volume whose paths overlap.
 
+use std::cell::Cell;
+
 use serde_json::Value;
 
-use super::rules::COMPARED_MAX;
+use super::rules::{COMPARISON, WARNING, spend};
 use crate::kinds::field_checks::{each, text};
 
-/// A file of a volume: its path, and where it comes from.
-type File = (String, String);
+/// A file of a volume: its path without a slash at the end, and its source.
+type File<'v> = (&'v str, String);
 
-pub(super) fn overlaps(volume: &Value) -> Vec<String> {
+/// The warnings about a volume. `work` is the work that is left for the Pod.
+pub(super) fn overlaps(volume: &Value, work: &Cell<usize>) -> Vec<String> {
     let mut all = Vec::new();
     let name = text(&volume["name"]);
     let (config_map, secret) = (&volume["configMap"], &volume["secret"]);
@@ -17,10 +20,8 @@ pub(super) fn overlaps(volume: &Value) -> Vec<String> {
         (format!("Secret {:?}", text(&secret["secretName"])), secret),
         ("DownwardAPI".to_owned(), &volume["downwardAPI"]),
     ] {
-        all.extend(
-            collisions(items(source, ""))
-                .map(|text| format!("volume {name:?} ({what}): overlapping paths: {text}")),
-        );
+        let at = format!("volume {name:?} ({what}): overlapping paths:");
+        collisions(&mut all, &items(source, ""), &at, work);
     }
     let mut files = Vec::new();
     for source in each(&volume["projected"]["sources"]) {
@@ -29,47 +30,44 @@ pub(super) fn overlaps(volume: &Value) -> Vec<String> {
         }
         files.extend(projected(source));
     }
-    all.extend(
-        collisions(files).map(|text| format!("volume {name:?} (Projected): overlapping paths: {text}")),
-    );
+    collisions(&mut all, &files, &format!("volume {name:?} (Projected): overlapping paths:"), work);
     all
 }
 
-fn items(source: &Value, what: &str) -> Vec<File> {
-    each(&source["items"]).map(|item| (text(&item["path"]).to_owned(), what.to_owned())).collect()
+fn items<'v>(source: &'v Value, what: &str) -> Vec<File<'v>> {
+    each(&source["items"]).map(|item| file(&item["path"], what)).collect()
 }
 
-/// The files of a source in a projected volume.
-fn projected(source: &Value) -> Vec<File> {
+fn file<'v>(path: &'v Value, what: &str) -> File<'v> {
+    (text(path).trim_end_matches('/'), what.to_owned())
+}
+
+/// The files of a source in a projected volume. It has one type. Those of certificates belong to feature gates that are off by default.
+fn projected(source: &Value) -> Vec<File<'_>> {
     let named = |what: &str, source: &Value, field: &str| format!("{what} {:?}", text(&source[field]));
     let (config_map, secret) = (&source["configMap"], &source["secret"]);
     let mut files = items(config_map, &named("ConfigMap", config_map, "name"));
     files.extend(items(secret, &named("Secret", secret, "name")));
     files.extend(items(&source["downwardAPI"], "DownwardAPI"));
     let token = &source["serviceAccountToken"]["path"];
-    files.extend(token.as_str().map(|path| (path.to_owned(), "ServiceAccountToken".to_owned())));
+    files.extend(token.is_string().then(|| file(token, "ServiceAccountToken")));
     files
 }
 
-/// A text for each two files of which one is at or below the path of the other.
-fn collisions(files: Vec<File>) -> impl Iterator<Item = String> {
-    let paths: Vec<File> = files
-        .into_iter()
-        .take(COMPARED_MAX)
-        .map(|(path, what)| (path.trim_end_matches('/').to_owned(), what))
-        .collect();
-    let shown = |(path, what): &File| {
+/// Adds a warning for each two files of which one is at or below the path of the other.
+fn collisions(all: &mut Vec<String>, files: &[File<'_>], at: &str, work: &Cell<usize>) {
+    let shown = |(path, what): &File<'_>| {
         if what.is_empty() { format!("{path:?}") } else { format!("{path:?} ({what})") }
     };
-    let below = |one: &str, other: &str| format!("{one}/").starts_with(&format!("{other}/"));
-    let mut all = Vec::new();
-    for (index, file) in paths.iter().enumerate() {
-        for other in &paths[..index] {
-            let overlap = below(&file.0, &other.0) || below(&other.0, &file.0);
-            if overlap && !file.0.is_empty() && !other.0.is_empty() {
-                all.push(format!("{} with {}", shown(file), shown(other)));
+    let below = |one: &str, other: &str| {
+        one.strip_prefix(other).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    for (index, file) in files.iter().enumerate().filter(|(_, (path, _))| !path.is_empty()) {
+        for other in files[..index].iter().take_while(|_| spend(work, COMPARISON)) {
+            let overlap = below(file.0, other.0) || below(other.0, file.0);
+            if overlap && !other.0.is_empty() && spend(work, WARNING) {
+                all.push(format!("{at} {} with {}", shown(file), shown(other)));
             }
         }
     }
-    all.into_iter()
 }

@@ -1,12 +1,17 @@
 //! The warnings about Pods and their templates: pkg/api/pod/warnings.go.
 
-use std::collections::HashSet;
+use std::{
+    cell::Cell,
+    collections::{HashMap, HashSet},
+};
 
 use serde_json::Value;
 
 use super::{
     paths,
-    rules::{COMPARED_MAX, follow, found, fraction, node_label, node_labels, selector},
+    rules::{
+        COMPARISON, WARNING, WORK_MAX, follow, found, fraction, node_label, node_labels, selector, spend,
+    },
 };
 use crate::{
     kinds::{
@@ -50,7 +55,8 @@ pub(super) fn of(pod: &Value, template: &str) -> Vec<String> {
             all.extend(fractions(volume, &path, &at));
         }
     }
-    all.extend(each(&spec["volumes"]).flat_map(paths::overlaps));
+    let work = Cell::new(WORK_MAX);
+    all.extend(each(&spec["volumes"]).flat_map(|volume| paths::overlaps(volume, &work)));
     for (path, field) in [("spec.hostAliases[].ip", "ip"), ("spec.imagePullSecrets[].name", "name")] {
         let mut known = HashSet::new();
         for (at, name) in found(pod, path, &at) {
@@ -78,7 +84,7 @@ pub(super) fn of(pod: &Value, template: &str) -> Vec<String> {
         variables(&mut all, one, path);
     }
     let of_all = containers.iter().flat_map(|(at, one)| found(one, ".ports[]", at));
-    ports(&mut all, &of_all.take(COMPARED_MAX).collect::<Vec<_>>());
+    ports(&mut all, &of_all.collect::<Vec<_>>(), &work);
     all
 }
 
@@ -143,7 +149,8 @@ fn variables(all: &mut Vec<String>, container: &Value, at: &str) {
 }
 
 /// Ports of all containers that have the same number or name.
-fn ports(all: &mut Vec<String>, ports: &[(String, &Value)]) {
+fn ports(all: &mut Vec<String>, ports: &[(String, &Value)], work: &Cell<usize>) {
+    let mut known = HashMap::new();
     let host = |port: &Value| port["hostPort"].as_i64().unwrap_or_default();
     for (index, (at, port)) in ports.iter().enumerate() {
         let (name, ip) = (text(&port["name"]), text(&port["hostIP"]));
@@ -155,7 +162,8 @@ fn ports(all: &mut Vec<String>, ports: &[(String, &Value)]) {
         }
         let same =
             |other: &Value| ["containerPort", "protocol"].iter().all(|field| other[field] == port[field]);
-        for (other_at, other) in ports[..index].iter().filter(|(_, other)| same(other)) {
+        let before = ports[..index].iter().take_while(|_| spend(work, COMPARISON));
+        for (other_at, other) in before.filter(|(_, other)| same(other)) {
             let other_ip = text(&other["hostIP"]);
             let how = match (host(port), host(other)) {
                 (one, two) if one == two && ip == other_ip => "duplicate",
@@ -163,13 +171,39 @@ fn ports(all: &mut Vec<String>, ports: &[(String, &Value)]) {
                 (one, two) if one == two && ip.is_empty() != other_ip.is_empty() => "dangerously ambiguous",
                 (_, _) => continue,
             };
-            all.push(format!("{at}: {how} port definition with {other_at}"));
+            if spend(work, WARNING) {
+                all.push(format!("{at}: {how} port definition with {other_at}"));
+            }
         }
-        let named = |other: &Value| !name.is_empty() && other["name"] == name;
-        if let Some((other, _)) = ports[..index].iter().find(|(_, other)| named(other)) {
+        if name.is_empty() {
+            continue;
+        }
+        let other = known.entry(name).or_insert(at);
+        if *other != at {
             all.push(format!(
                 "{at}: duplicate port name {name:?} with {other}, services and probes that select ports by name will use {other}"
             ));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// Once, each volume had its own limit, and each two equal files or ports had a text of their own in memory.
+    #[test]
+    fn the_warnings_about_equal_files_and_ports_are_limited() {
+        let items = vec![json!({"key": "k", "path": "x"}); 1000];
+        let volume =
+            |index: usize| json!({"name": index.to_string(), "configMap": {"name": "m", "items": items}});
+        let volumes: Vec<Value> = (0..3).map(volume).collect();
+        let files = of(&json!({"spec": {"volumes": volumes}}), "");
+        assert!((100..=200).contains(&files.len()), "{}", files.len());
+        let ports = vec![json!({"containerPort": 80, "protocol": "TCP"}); 1000];
+        let ports = of(&json!({"spec": {"containers": [{"name": "c", "ports": ports}]}}), "");
+        assert!((100..=200).contains(&ports.len()), "{}", ports.len());
     }
 }

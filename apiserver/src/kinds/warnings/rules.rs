@@ -1,6 +1,6 @@
 //! The tables of warnings about single fields. The rows of `Pod` also hold for the templates of Pods.
 
-use std::net::Ipv6Addr;
+use std::{cell::Cell, net::Ipv6Addr};
 
 use listwatch_formats::quantity::{Quantity, canonical};
 use serde_json::Value;
@@ -29,9 +29,19 @@ const SET: &[(&str, &str, &str)] = &[
 const STORAGE_CLASS: &str = "deprecated since v1.8; use \"storageClassName\" attribute instead";
 const SYSCTLS: &str = "non-functional in v1.11+; use the \"sysctls\" field instead";
 
-/// Most ports of a Pod, and files of a volume, that are compared with each other. kube-apiserver has no limit. A body of 3 MiB
-/// can have so many of them, in a thousand containers or sources, that the comparison takes minutes.
-pub(super) const COMPARED_MAX: usize = 1000;
+/// The work that the comparisons of a Pod's ports and files may take: [`COMPARISON`]s of two of them and [`WARNING`]s. kube-apiserver has
+/// no limit. A body of 3 MiB can have so many of them that it takes minutes.
+pub(super) const WORK_MAX: usize = 1_000_000;
+pub(super) const COMPARISON: usize = 1;
+/// A response carries fewer than 200 different warnings about ports and paths.
+pub(super) const WARNING: usize = WORK_MAX / 200;
+
+/// Whether there is enough work left for another step.
+pub(super) fn spend(work: &Cell<usize>, cost: usize) -> bool {
+    let left = work.get().checked_sub(cost);
+    work.set(left.unwrap_or_default());
+    left.is_some()
+}
 
 type Check = fn(&Value) -> Option<String>;
 
