@@ -5,7 +5,10 @@
 //! apps/v1, Kind=Deployment: ERROR: <input>:1:22: found no matching overload for '_>_' applied to '(int, string)'
 //! ```
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use serde_json::{Value, json};
 
@@ -21,7 +24,7 @@ use crate::{
 
 pub(super) const POLICIES: &str = "validatingadmissionpolicies.admissionregistration.k8s.io";
 
-/// Most kinds that a policy is checked against: apiserver/pkg/admission/plugin/policy/validating/typechecking.go.
+/// Most kinds that a rule of a policy is checked against: apiserver/pkg/admission/plugin/policy/validating/typechecking.go.
 const KINDS_MAX: usize = 10;
 
 pub(super) fn policy(storage: &mut Storage, place: &Place, policy: &Value) {
@@ -65,27 +68,33 @@ fn all_kinds(storage: &Storage) -> impl Iterator<Item = &Arc<Kind>> {
     storage.kinds.groups().iter().flat_map(|group| storage.kinds.in_group(group))
 }
 
-/// The kinds that the rules of a policy name without a wildcard, by group, version and kind.
+/// The kinds that the rules of a policy name without a wildcard, by group, version and kind. A rule that names [`KINDS_MAX`] kinds is
+/// the last one.
 fn kinds(storage: &Storage, spec: &Value) -> Vec<Arc<Kind>> {
     let mut found = BTreeMap::new();
     for rule in each(&spec["matchConstraints"]["resourceRules"]) {
-        let names = |field: &str| -> Vec<&str> { each(&rule[field]).map(text).collect() };
+        let names = |field: &str| -> BTreeSet<&str> { each(&rule[field]).map(text).collect() };
         let [groups, versions, resources] = ["apiGroups", "apiVersions", "resources"].map(names);
         if [&groups, &versions].iter().any(|names| names.iter().any(|name| name.contains('*'))) {
             continue;
         }
-        // Without a group, kube-controller-manager takes the resources of all groups.
-        let is_named = |kind: &&Arc<Kind>| {
-            (groups.contains(&&*kind.group) || groups.contains(&""))
-                && versions.contains(&&*kind.version)
-                && resources.contains(&&*kind.plural)
-        };
-        let named = all_kinds(storage).filter(is_named).take(KINDS_MAX);
-        found.extend(
-            named.map(|kind| {
-                ((kind.group.clone(), kind.version.clone(), kind.kind.clone()), Arc::clone(kind))
-            }),
-        );
+        let mut named = Vec::new();
+        for kind in all_kinds(storage) {
+            if versions.contains(&*kind.version) && resources.contains(&*kind.plural) {
+                // Without a group, kube-controller-manager takes the resources of all groups.
+                let of = BTreeSet::from(["", &*kind.group]);
+                named.extend(of.intersection(&groups).map(|group| (*group, kind)));
+            }
+        }
+        named.sort_by_key(|(group, kind)| (*group, &kind.version, &kind.plural));
+        named.truncate(KINDS_MAX);
+        let count = named.len();
+        found.extend(named.into_iter().map(|(_, kind)| {
+            ((kind.group.clone(), kind.version.clone(), kind.kind.clone()), Arc::clone(kind))
+        }));
+        if count == KINDS_MAX {
+            break;
+        }
     }
     found.into_values().collect()
 }
