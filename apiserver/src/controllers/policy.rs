@@ -18,7 +18,7 @@ use crate::{
         Kind, Part,
         field_checks::{each, text},
     },
-    schema::{expressions::check_types, openapi::OBJECT_META},
+    schema::{expressions::type_errors, openapi::OBJECT_META},
     storage::{Place, Storage},
 };
 
@@ -37,24 +37,26 @@ pub(super) fn policy(storage: &mut Storage, place: &Place, policy: &Value) {
     let is_param =
         |kind: &&Arc<Kind>| param["kind"] == kind.kind && param["apiVersion"] == kind.api_version();
     let params = all_kinds(storage).find(is_param).map(|kind| schema(kind));
-    let kinds: Vec<(String, Value)> = kinds(storage, spec)
-        .into_iter()
-        .map(|kind| (format!("{}/{}, Kind={}", kind.group, kind.version, kind.kind), schema(&kind)))
-        .collect();
+    let kinds = kinds(storage, spec);
+    let schemas: Vec<Value> = kinds.iter().map(|kind| schema(kind)).collect();
+    let validations = each(&spec["validations"]).enumerate();
+    let (fields, expressions): (Vec<String>, Vec<&str>) = validations
+        .flat_map(|(index, validation)| {
+            let field = |field: &str| format!("spec.validations[{index}].{field}");
+            ["expression", "messageExpression"].map(|name| (field(name), text(&validation[name])))
+        })
+        .filter(|(_, expression)| !expression.is_empty())
+        .unzip();
+    let errors = type_errors(&expressions, &spec["variables"], &schemas, params.as_ref());
     let mut warnings = Vec::new();
-    for (index, validation) in each(&spec["validations"]).enumerate() {
-        for field in ["expression", "messageExpression"] {
-            let expression = text(&validation[field]);
-            let check = |(kind, schema): &(String, Value)| {
-                let why = check_types(expression, &spec["variables"], schema, params.as_ref()).err()?;
-                Some(format!("{kind}: {why}\n"))
-            };
-            let found: Vec<String> =
-                kinds.iter().filter(|_| !expression.is_empty()).filter_map(check).collect();
-            if !found.is_empty() {
-                let field = format!("spec.validations[{index}].{field}");
-                warnings.push(json!({"fieldRef": field, "warning": found.join("\n")}));
-            }
+    for (index, field) in fields.iter().enumerate() {
+        let of_kind = kinds.iter().zip(&errors).filter_map(|(kind, errors)| {
+            let why = errors[index].as_ref()?;
+            Some(format!("{}/{}, Kind={}: {why}\n", kind.group, kind.version, kind.kind))
+        });
+        let found: Vec<String> = of_kind.collect();
+        if !found.is_empty() {
+            warnings.push(json!({"fieldRef": field, "warning": found.join("\n")}));
         }
     }
     change(storage, place, Part::Status, |policy| {

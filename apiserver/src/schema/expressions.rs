@@ -346,38 +346,46 @@ pub(crate) fn check(expression: &str, names: Names<'_>, wanted: Wanted) -> Resul
     })
 }
 
-/// Checks the types of an expression of a policy, whose objects and `params` have these schemas. The variables of the policy
-/// have the types of their expressions.
-pub(crate) fn check_types(
-    expression: &str,
+/// The errors in the types of a policy's expressions: for each schema of an object, one result for each expression. The variables of
+/// the policy have the types of their expressions.
+pub(crate) fn type_errors(
+    expressions: &[&str],
     variables: &Value,
-    object: &Value,
+    objects: &[Value],
     params: Option<&Value>,
-) -> Result<(), String> {
-    let list = variables.as_array().into_iter().flatten();
-    let variables =
-        list.filter_map(|variable| Some((variable["name"].as_str()?, variable["expression"].as_str()?)));
+) -> Vec<Vec<Option<String>>> {
     on_large_stack(|| {
-        let compile = |(name, expression)| Some((name, expression, compiled(expression).ok()?));
-        let all: Vec<_> =
-            variables.filter_map(compile).chain([("", expression, compiled(expression)?)]).collect();
-        let object = Type::of(object, false).unwrap_or(Type::Unknown);
+        let list = variables.as_array().into_iter().flatten();
+        let variables: Vec<_> = list
+            .filter_map(|variable| {
+                let (name, expression) = (variable["name"].as_str()?, variable["expression"].as_str()?);
+                Some((name, expression, compiled(expression).ok()?))
+            })
+            .collect();
+        let expressions: Vec<_> = expressions.iter().map(|one| (*one, compiled(one))).collect();
         let params = params.map_or(Some(Type::Named("dyn")), |params| Type::of(params, false));
-        let mut variables = vec![("object", object.clone()), ("oldObject", object)];
-        variables.push(("params", params.unwrap_or(Type::Unknown)));
-        let others = ["request", "namespaceObject", "authorizer", "variables"];
-        variables.extend(others.map(|name| (name, Type::Unknown)));
-        let mut scope = Scope { variables, composed: Some(Vec::new()), constructs: |_| false };
-        let mut checked = Ok(());
-        for (name, expression, compiled) in &all {
-            let types = cel_types::check(&compiled.program, expression, &scope);
-            let of = types
-                .as_ref()
-                .map_or(Type::Unknown, |types| types[&compiled.program.expression().id].clone());
-            scope.composed.get_or_insert_default().push((name, of));
-            checked = types.map(drop);
+        let params = params.unwrap_or(Type::Unknown);
+        let mut all = Vec::new();
+        for object in objects {
+            let object = Type::of(object, false).unwrap_or(Type::Unknown);
+            let mut names =
+                vec![("object", object.clone()), ("oldObject", object), ("params", params.clone())];
+            let others = ["request", "namespaceObject", "authorizer", "variables"];
+            names.extend(others.map(|name| (name, Type::Unknown)));
+            let mut scope = Scope { variables: names, composed: Some(Vec::new()), constructs: |_| false };
+            for (name, expression, compiled) in &variables {
+                let types = cel_types::check(&compiled.program, expression, &scope);
+                let id = compiled.program.expression().id;
+                let of = types.map_or(Type::Unknown, |types| types[&id].clone());
+                scope.composed.get_or_insert_default().push((name, of));
+            }
+            let error = |(expression, compiled): &(&str, Result<Arc<Compiled>, String>)| match compiled {
+                Ok(compiled) => cel_types::check(&compiled.program, expression, &scope).err(),
+                Err(why) => Some(why.clone()),
+            };
+            all.push(expressions.iter().map(error).collect());
         }
-        checked
+        all
     })
 }
 
