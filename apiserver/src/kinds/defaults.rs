@@ -41,6 +41,10 @@ pub(crate) fn node(object: &mut Value) {
         let ranges = json!([range]);
         set_default(object, "/spec/podCIDRs", ranges);
     }
+    // The feature is removed. kube-apiserver keeps this field only if the stored Node has it.
+    if let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) {
+        spec.remove("configSource");
+    }
     let capacity = object["status"]["capacity"].clone();
     if !capacity.is_null() {
         set_default(object, "/status/allocatable", capacity);
@@ -484,6 +488,10 @@ fn volume_defaults(volume: &mut Value) {
     downward_defaults(volume);
     for source in volume.get_mut("projected").into_iter().flat_map(|volume| items(volume, "sources")) {
         downward_defaults(source);
+        // These belong to feature gates that are off by default.
+        for certificates in ["clusterTrustBundle", "podCertificate"] {
+            source.as_object_mut().map(|source| source.remove(certificates));
+        }
         if source["serviceAccountToken"].is_object() {
             set_default(source, "/serviceAccountToken/expirationSeconds", 3600.into());
         }
