@@ -16,10 +16,7 @@ use listwatch_formats::quantity::Quantity;
 use rustls::{
     Error, InconsistentKeys,
     crypto::ring,
-    pki_types::{
-        CertificateDer, PrivateKeyDer,
-        pem::{PemObject, SectionKind},
-    },
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
     sign::CertifiedKey,
 };
 use serde_json::Value;
@@ -172,37 +169,66 @@ fn limits(hard: &Value) -> Vec<String> {
 
 /// Checks a certificate and its key as `X509KeyPair` of Go does, except for errors inside of their encoding.
 fn key_pair(data: &Value) -> Result<(), String> {
-    let sections = |field: &str| {
-        let pem = BASE64_STANDARD.decode(text(&data[field])).unwrap_or_default();
-        <(SectionKind, Vec<u8>)>::pem_slice_iter(&pem).flatten().collect::<Vec<_>>()
-    };
-    let (certificates, keys) = (sections("tls.crt"), sections("tls.key"));
-    let is_certificate = |(kind, _): &&(SectionKind, Vec<u8>)| *kind == SectionKind::Certificate;
-    let Some((_, certificate)) = certificates.iter().find(is_certificate) else {
-        return Err(match certificates.is_empty() {
-            true => "tls: failed to find any PEM data in certificate input",
-            false => {
+    let [certificate, key] =
+        ["tls.crt", "tls.key"].map(|field| BASE64_STANDARD.decode(text(&data[field])).unwrap_or_default());
+    let types = block_types(&certificate);
+    if !types.iter().any(|kind| kind == "CERTIFICATE") {
+        return Err(match types.as_slice() {
+            [] => "tls: failed to find any PEM data in certificate input".to_owned(),
+            [kind] if kind.ends_with("PRIVATE KEY") => {
                 "tls: failed to find certificate PEM data in certificate input, but did find a private key; PEM inputs \
                 may have been switched"
+                    .to_owned()
             }
-        }
-        .to_owned());
+            types => format!(
+                "tls: failed to find \"CERTIFICATE\" PEM block in certificate input after skipping PEM blocks of the \
+                following types: [{}]",
+                types.join(" ")
+            ),
+        });
+    }
+    let types = block_types(&key);
+    if !types.iter().any(|kind| kind == "PRIVATE KEY" || kind.ends_with(" PRIVATE KEY")) {
+        return Err(match types.as_slice() {
+            [] => "tls: failed to find any PEM data in key input".to_owned(),
+            [kind] if kind == "CERTIFICATE" => {
+                "tls: found a certificate rather than a key in the PEM for the private key".to_owned()
+            }
+            types => format!(
+                "tls: failed to find PEM block with type ending in \"PRIVATE KEY\" in key input after skipping PEM \
+                blocks of the following types: [{}]",
+                types.join(" ")
+            ),
+        });
+    }
+    let (Ok(certificate), Ok(key)) =
+        (CertificateDer::from_pem_slice(&certificate), PrivateKeyDer::from_pem_slice(&key))
+    else {
+        return Ok(());
     };
-    let key = keys.iter().find_map(|(kind, der)| PrivateKeyDer::from_pem(*kind, der.clone()));
-    let Some(key) = key else {
-        return Err(match keys.is_empty() {
-            true => "tls: failed to find any PEM data in key input",
-            false => "tls: found a certificate rather than a key in the PEM for the private key",
-        }
-        .to_owned());
-    };
-    let chain = vec![CertificateDer::from(certificate.clone())];
+    let chain = vec![certificate];
     match CertifiedKey::from_der(chain, key, &ring::default_provider()) {
         Err(Error::InconsistentKeys(InconsistentKeys::KeyMismatch)) => {
             Err("tls: private key does not match public key".to_owned())
         }
         _ => Ok(()),
     }
+}
+
+/// The types of the PEM blocks, such as `CERTIFICATE`.
+fn block_types(pem: &[u8]) -> Vec<String> {
+    let (mut types, mut open) = (Vec::new(), None);
+    for line in String::from_utf8_lossy(pem).lines().map(str::trim_ascii_end) {
+        let Some(line) = line.strip_prefix("-----").and_then(|line| line.strip_suffix("-----")) else {
+            continue;
+        };
+        if let Some(kind) = line.strip_prefix("BEGIN ") {
+            open = Some(kind.to_owned());
+        } else if let Some(kind) = open.take_if(|kind| line.strip_prefix("END ") == Some(kind)) {
+            types.push(kind);
+        }
+    }
+    types
 }
 
 /// pkg/api/service/warnings.go
