@@ -19,10 +19,10 @@ const WARM_UP_HOURS: u32 = 4;
 const HOURS: u32 = 8;
 
 /// Most growth in allocations and bytes, of operator and server together: timers and buffers vary by chance. Measured
-/// are 3 allocations and 1.8 KB, the same after 8, 16 and 24 hours. A leak in each of the hundreds of requests would be
-/// far larger.
+/// are 2 or 3 allocations and 0.2 or 4.9 kB, the same after 8 as after 16 or 24 hours. A leak in each of the hundreds of
+/// requests would be far larger.
 const COUNT_NOISE: i64 = 8;
-const BYTES_NOISE: i64 = 4096;
+const BYTES_NOISE: i64 = 8192;
 
 /// Longest real time of the test. It takes some seconds.
 const SOAK_LIMIT: Duration = Duration::from_secs(300);
