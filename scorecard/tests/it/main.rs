@@ -283,8 +283,7 @@ async fn an_operator_that_cannot_run_twice_runs_alone() {
     let (only, previous) = (only.map(str::to_owned).into(), command.clone());
     let scorecard =
         Scorecard { only, previous, samples: larger_samples(), extent: Extent::Checks, ..settings(command) };
-    let report = scorecard::run(&scorecard, |_| {}).await.unwrap();
-    assert_eq!(found(&report), Vec::<String>::new());
+    finds_nothing(&scorecard).await;
 }
 
 /// The rules for all that the operator does, but one resource.
@@ -310,6 +309,11 @@ fn found(report: &Report) -> Vec<String> {
         Outcome::Pass | Outcome::Fail => true,
     });
     found.map(ToString::to_string).collect()
+}
+
+async fn finds_nothing(scorecard: &Scorecard) {
+    let report = scorecard::run(scorecard, |_| {}).await.unwrap();
+    assert_eq!(found(&report), Vec::<String>::new());
 }
 
 #[tokio::test]
@@ -345,8 +349,7 @@ async fn a_start_that_waits_for_a_cpu_is_no_failure() {
     command.insert(1, format!("STARTS={}", dir.path().join("starts").display()));
     let only = ["restart-is-silent", "recreated"].map(str::to_owned).into();
     let scorecard = Scorecard { only, start: operator::START, ..settings(command) };
-    let report = scorecard::run(&scorecard, |_| {}).await.unwrap();
-    assert_eq!(found(&report), Vec::<String>::new());
+    finds_nothing(&scorecard).await;
 }
 
 /// Each of the checks deletes the children, and all together did so more often than any client.
@@ -356,8 +359,7 @@ async fn an_operator_that_backs_off_from_repeated_deletions_passes() {
     scorecard.only =
         ["missed-events", "watches-come-back", "api-server-outage", "throttled"].map(str::to_owned).into();
     (scorecard.jobs, scorecard.patience) = (1, Duration::from_secs(2));
-    let report = scorecard::run(&scorecard, |_| {}).await.unwrap();
-    assert_eq!(found(&report), Vec::<String>::new());
+    finds_nothing(&scorecard).await;
 }
 
 /// With a Deployment: most correct operators of these tests have no workload.
@@ -365,8 +367,7 @@ async fn an_operator_that_backs_off_from_repeated_deletions_passes() {
 async fn an_operator_that_waits_for_its_pods_passes() {
     let mut scorecard = settings(command("waits-for-pods"));
     scorecard.only = vec!["honest-status".to_owned()];
-    let report = scorecard::run(&scorecard, |_| {}).await.unwrap();
-    assert_eq!(found(&report), Vec::<String>::new());
+    finds_nothing(&scorecard).await;
 }
 
 /// The annotation that wakes an operator changes what it makes of all annotations, such as a hash. That is not a bug.
@@ -375,8 +376,7 @@ async fn what_follows_from_an_annotation_is_not_compared() {
     let mut scorecard = settings(command("copies-annotations"));
     scorecard.only = vec!["lagging-watch".to_owned()];
     scorecard.patience = Duration::from_secs(2);
-    let report = scorecard::run(&scorecard, |_| {}).await.unwrap();
-    assert_eq!(found(&report), Vec::<String>::new());
+    finds_nothing(&scorecard).await;
 }
 
 /// A further object that the labels of the sample select, as a Prometheus selects ServiceMonitors, changed the sample's children.
@@ -386,8 +386,7 @@ async fn further_objects_have_no_labels_by_which_the_operator_selects() {
     scorecard.samples[0]["metadata"]["labels"] = json!({"site": "a"});
     scorecard.only = vec!["accepts-valid-objects".to_owned()];
     scorecard.patience = Duration::from_secs(2);
-    let report = scorecard::run(&scorecard, |_| {}).await.unwrap();
-    assert_eq!(found(&report), Vec::<String>::new());
+    finds_nothing(&scorecard).await;
 }
 
 /// kopf logs it for each exception of a handler.
@@ -395,8 +394,7 @@ async fn further_objects_have_no_labels_by_which_the_operator_selects() {
 async fn a_traceback_of_an_operator_that_goes_on_is_no_panic() {
     let mut scorecard = settings(command("logs-a-traceback"));
     scorecard.only = vec!["converges".to_owned()];
-    let report = scorecard::run(&scorecard, |_| {}).await.unwrap();
-    assert_eq!(found(&report), Vec::<String>::new());
+    finds_nothing(&scorecard).await;
 }
 
 /// Not with a `generateName`, but with random letters of its own: the two runs without a fault had no object in common.
@@ -414,8 +412,7 @@ async fn an_operator_whose_children_have_random_names_passes() {
     .map(str::to_owned)
     .into();
     scorecard.patience = Duration::from_secs(2);
-    let report = scorecard::run(&scorecard, |_| {}).await.unwrap();
-    assert_eq!(found(&report), Vec::<String>::new());
+    finds_nothing(&scorecard).await;
 }
 
 /// The previous version has not the field, and so does not fight for it.
@@ -424,8 +421,7 @@ async fn an_upgrade_that_adds_a_field_passes() {
     for bug in ["", "is-version-2"] {
         let (only, previous) = (vec!["upgrade".to_owned()], command(""));
         let scorecard = Scorecard { only, previous, ..settings(command(bug)) };
-        let report = scorecard::run(&scorecard, |_| {}).await.unwrap();
-        assert_eq!(found(&report), Vec::<String>::new());
+        finds_nothing(&scorecard).await;
     }
 }
 
@@ -437,8 +433,7 @@ async fn an_operator_that_acts_by_time_settles_without_what_is_ignored() {
     scorecard.only =
         ["converges", "quiet", "restart-is-silent", "crash-between-writes"].map(str::to_owned).into();
     scorecard.patience = Duration::from_secs(2);
-    let report = scorecard::run(&scorecard, |_| {}).await.unwrap();
-    assert_eq!(found(&report), Vec::<String>::new());
+    finds_nothing(&scorecard).await;
 }
 
 /// A wrong path was ignored without a word.
@@ -461,8 +456,7 @@ async fn a_child_in_a_namespace_of_its_own_has_no_copy() {
     let mut scorecard = settings(command("keeps-one-elsewhere"));
     scorecard.only = vec!["two-namespaces".to_owned()];
     scorecard.patience = Duration::from_secs(2);
-    let report = scorecard::run(&scorecard, |_| {}).await.unwrap();
-    assert_eq!(found(&report), Vec::<String>::new());
+    finds_nothing(&scorecard).await;
 }
 
 /// The change back was refused, and the state before was expected nevertheless.
@@ -474,8 +468,7 @@ async fn a_field_that_only_grows_is_not_expected_to_shrink() {
         json!([{"rule": "size(self) >= size(oldSelf)"}]);
     scorecard.only = vec!["applies-spec-changes:.spec.text#1".to_owned()];
     scorecard.patience = Duration::from_secs(2);
-    let report = scorecard::run(&scorecard, |_| {}).await.unwrap();
-    assert_eq!(found(&report), Vec::<String>::new());
+    finds_nothing(&scorecard).await;
 }
 
 /// A Page that names a ConfigMap, and has shards.
