@@ -166,10 +166,18 @@ struct Comparison {
 }
 
 impl Comparison {
-    fn compare(&mut self, rules: &FieldRules<'_>, live: &Value, desired: &Value) {
+    /// Compares a field of an object, or an item of a list. `above`: the rules of the object or list.
+    fn compare_below(&mut self, above: &FieldRules<'_>, field: &str, live: &Value, desired: &Value) {
         if live == desired {
             return;
         }
+        let (name, length) = self.enter(field);
+        self.compare(&above.at(&name), live, desired);
+        self.path.truncate(length);
+    }
+
+    /// Compares the field at the path. `rules`: its own.
+    fn compare(&mut self, rules: &FieldRules<'_>, live: &Value, desired: &Value) {
         match (rules.here(), live, desired) {
             (Some(Merge::NotOurs), _, _) => {}
             // A default may also be a quantity: a `divisor`.
@@ -194,12 +202,10 @@ impl Comparison {
         desired: &Map<String, Value>,
     ) {
         for (field, wanted) in desired {
-            let (name, length) = self.enter(field);
             match live.get(field) {
-                None => self.add("add", wanted),
-                Some(value) => self.compare(&rules.at(&name), value, wanted),
+                None => self.add_below(field, wanted),
+                Some(value) => self.compare_below(rules, field, value, wanted),
             }
-            self.path.truncate(length);
         }
     }
 
@@ -209,6 +215,9 @@ impl Comparison {
         live: &Map<String, Value>,
         desired: &Map<String, Value>,
     ) {
+        if rules.rules.is_empty() && !rules.is_owned {
+            return;
+        }
         for field in live.keys().filter(|field| !desired.contains_key(*field)) {
             let (name, length) = self.enter(field);
             if rules.at(&name).is_removed(rules) {
@@ -222,9 +231,7 @@ impl Comparison {
     fn set_list(&mut self, rules: &FieldRules<'_>, live: &[Value], desired: &[Value]) {
         let before = self.operations.len();
         for (index, (live, wanted)) in live.iter().zip(desired).enumerate() {
-            let (_, length) = self.enter(&index.to_string());
-            self.compare(&rules.at("*"), live, wanted);
-            self.path.truncate(length);
+            self.compare_below(rules, &index.to_string(), live, wanted);
         }
         if live.len() != desired.len() || self.operations.len() > before {
             self.operations.truncate(before);
@@ -250,13 +257,17 @@ impl Comparison {
             (live, places) = (&ordered, (0..desired.len()).map(Some).collect());
         }
         for (wanted, place) in desired.iter().zip(places) {
-            let (_, length) = self.enter(&place.map_or("-".to_owned(), |index| index.to_string()));
             match place {
-                None => self.add("add", wanted),
-                Some(index) => self.compare(&rules.at("*"), &live[index], wanted),
+                None => self.add_below("-", wanted),
+                Some(index) => self.compare_below(rules, &index.to_string(), &live[index], wanted),
             }
-            self.path.truncate(length);
         }
+    }
+
+    fn add_below(&mut self, field: &str, value: &Value) {
+        let (_, length) = self.enter(field);
+        self.add("add", value);
+        self.path.truncate(length);
     }
 
     fn add(&mut self, operation: &str, value: &Value) {
