@@ -120,7 +120,7 @@ impl<K: Resource + Serialize> Children<K> {
     }
 
     fn to_keep<'a, O>(&'a self, owner: &'a O, desired: &'a K, stage: Stage) -> Keep<'a, O, K> {
-        Keep { children: self, owner, desired, key: desired.key(), stage }
+        Keep { children: self, owner, desired, key: desired.key(), hash: last_writes::hash(desired), stage }
     }
 
     /// The reporter says when the refused writes of these children are tried again.

@@ -46,6 +46,8 @@ pub(super) struct Keep<'a, O, K> {
     pub(super) owner: &'a O,
     pub(super) desired: &'a K,
     pub(super) key: Key,
+    /// The hash of `desired`, by which it is known again.
+    pub(super) hash: u64,
     pub(super) stage: Stage,
 }
 
@@ -68,8 +70,8 @@ impl<O: Resource, K: Resource + Serialize> Keep<'_, O, K> {
             },
         };
         let last_writes = &self.children.last_writes;
-        if let Ok((Child::Kept(_), _)) = found {
-            last_writes.kept(self.owner, self.desired);
+        if let Ok((Child::Kept(live), _)) = &found {
+            last_writes.kept(self.owner, self.hash, &**live);
         }
         let mutations = last_writes.mutations(self.owner, &self.key).into_iter();
         let mutations = mutations.map(|field| format!("{} at {field}", self.name())).collect();
@@ -151,6 +153,9 @@ impl<O: Resource, K: Resource + Serialize> Keep<'_, O, K> {
     pub(super) async fn correct(&self, live: Arc<K>) -> Step<K> {
         if live.metadata().is_terminating() {
             return Ok((Child::Awaited(Some(live)), None));
+        }
+        if self.children.last_writes.has(self.owner, self.hash, &*live) {
+            return Ok((Child::Kept(live), None));
         }
         let operations = self.differences(&live);
         if operations.is_empty() {
@@ -277,7 +282,7 @@ impl<O: Resource, K: Resource + Serialize> Keep<'_, O, K> {
     /// Fails while a write must wait because it has been repeated too often. `undone`: what another client does then.
     fn turn(&self, change: &str, undone: impl FnOnce() -> String) -> Result<Turn<'_>, Error> {
         let Children { last_writes, corrections, changes, .. } = self.children;
-        let is_drift = last_writes.had(self.owner, self.desired);
+        let is_drift = last_writes.had(self.owner, &self.key, self.hash);
         let (backoff, what) = if is_drift { (corrections, change) } else { (changes, "") };
         let id = self.id(what);
         if !backoff.must_wait(&id) {

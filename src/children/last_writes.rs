@@ -11,12 +11,13 @@
 use std::{
     collections::HashMap,
     fmt,
-    hash::{DefaultHasher, Hash, Hasher},
+    hash::{DefaultHasher, Hasher},
     sync::Mutex,
 };
 
 use serde::Serialize;
 use serde_json::Value;
+use smol_str::SmolStr;
 
 use crate::{
     locked,
@@ -36,6 +37,8 @@ pub(super) struct LastWrites {
 struct LastWrite {
     /// The hash of the desired state that the child had last.
     desired: Option<u64>,
+    /// The resourceVersion that the child had then.
+    version: SmolStr,
     /// The owner's generation when admission changed the fields.
     generation: i64,
     /// The fields in which the answer differs from the write.
@@ -99,17 +102,24 @@ impl fmt::Display for Difference {
 }
 
 impl LastWrites {
-    /// The child is as desired now.
-    pub(super) fn kept<O: Resource, K: Resource + Serialize>(&self, owner: &O, desired: &K) {
-        let hash = hash(desired);
-        self.with(owner, &desired.key(), |known| known.desired = Some(hash));
+    /// The child is as desired now. `desired`: the [`hash`] of that state.
+    pub(super) fn kept<O: Resource>(&self, owner: &O, desired: u64, child: &impl Resource) {
+        let version = child.metadata().resource_version.clone();
+        self.with(owner, &child.key(), |known| (known.desired, known.version) = (Some(desired), version));
     }
 
     /// Whether the child was in this desired state before, so that another client has changed or deleted it since. Otherwise the
     /// desired state is new, or this process has not seen the child as desired yet.
-    pub(super) fn had<O: Resource, K: Resource + Serialize>(&self, owner: &O, desired: &K) -> bool {
-        let hash = hash(desired);
-        self.with(owner, &desired.key(), |known| known.desired == Some(hash))
+    pub(super) fn had<O: Resource>(&self, owner: &O, child: &Key, desired: u64) -> bool {
+        self.with(owner, child, |known| known.desired == Some(desired))
+    }
+
+    /// Whether this version of the child was in this desired state, whole. Then it still is, and need not be compared.
+    pub(super) fn has<O: Resource>(&self, owner: &O, desired: u64, child: &impl Resource) -> bool {
+        let version = &child.metadata().resource_version;
+        self.with(owner, &child.key(), |known| {
+            known.desired == Some(desired) && known.version == *version && known.mutations.is_empty()
+        })
     }
 
     /// The differences that were not made by admission, as far as known. Forgets the fields that no longer differ.
@@ -161,10 +171,10 @@ impl LastWrites {
     }
 }
 
-/// The hash of a desired state. As JSON, its fields are in order, even if it contains a `HashMap`.
-fn hash(desired: &impl Serialize) -> u64 {
+/// The hash of a desired state.
+pub(super) fn hash(desired: &impl Serialize) -> u64 {
     let mut hasher = DefaultHasher::new();
-    serde_json::to_value(desired).unwrap_or_default().hash(&mut hasher);
+    hasher.write(&serde_json::to_vec(desired).unwrap_or_default());
     hasher.finish()
 }
 

@@ -168,10 +168,11 @@ async fn only_a_child_that_was_deleted_by_another_client_is_created_again() {
     let owned = Children::new(&cluster, &cluster.watch::<Service>([Scope::default()]));
     let mut writes = Vec::new();
     let error = loop {
-        match owned.to_keep(&owner, &child, Stage::Settled).create().await {
+        let keep = owned.to_keep(&owner, &child, Stage::Settled);
+        match keep.create().await {
             Ok((Child::Kept(live), write)) => {
                 writes.extend(write);
-                owned.last_writes.kept(&owner, &child);
+                owned.last_writes.kept(&owner, keep.hash, &*live);
                 client.delete::<Service>(&live.key(), &DeleteOptions::default()).await.expect("deleted");
             }
             Err(failure) => break failure.error.to_string(),
@@ -198,9 +199,11 @@ async fn children_of_one_name_in_two_namespaces_are_kept_apart() {
     let owner = owner();
     let owned = Children::new(&cluster, &cluster.watch::<Service>([Scope::default()]));
     let create = async |child| {
-        let created = owned.to_keep(&owner, child, Stage::Settled).create().await.ok()?.0;
-        owned.last_writes.kept(&owner, child);
-        created.kept().cloned()
+        let keep = owned.to_keep(&owner, child, Stage::Settled);
+        let created = keep.create().await.ok()?.0;
+        let created = created.kept()?;
+        owned.last_writes.kept(&owner, keep.hash, &**created);
+        Some(Arc::clone(created))
     };
 
     answers(&service("default", "NodePort"));
