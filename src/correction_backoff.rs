@@ -2,11 +2,7 @@
 //! writes by an operator whose own desired state differs each time. Without it, they would write without end. Each pause is longer than
 //! the one before.
 
-use std::{
-    collections::HashMap,
-    sync::{Mutex, MutexGuard},
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Mutex, time::Duration};
 
 use tokio::time::Instant;
 
@@ -53,8 +49,8 @@ impl Repeated {
     }
 
     /// Whether the last write has held for so long that the next one counts as the first.
-    fn is_over(&self, limit: Limit) -> bool {
-        self.last.elapsed() >= (self.pause(limit) * 2).max(limit.pause_first)
+    fn is_over(&self, limit: Limit, now: Instant) -> bool {
+        now - self.last >= (self.pause(limit) * 2).max(limit.pause_first)
     }
 }
 
@@ -65,22 +61,16 @@ impl CorrectionBackoff {
 
     /// Whether this write must wait, because it has been repeated too often.
     pub(crate) fn must_wait(&self, write: &str) -> bool {
-        let repeated = self.lock();
+        let repeated = locked(&self.writes);
         repeated.get(write).is_some_and(|repeated| repeated.last.elapsed() < repeated.pause(self.limit))
     }
 
     /// Counts a write.
     pub(crate) fn count(&self, write: String) {
-        let last = Instant::now();
-        let mut writes = self.lock();
+        let (now, mut writes) = (Instant::now(), locked(&self.writes));
+        writes.retain(|_, repeated| !repeated.is_over(self.limit, now));
         let times = writes.get(&write).map_or(0, |repeated| repeated.times);
-        writes.insert(write, Repeated { times: times.saturating_add(1), last });
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Repeated>> {
-        let mut writes = locked(&self.writes);
-        writes.retain(|_, repeated| !repeated.is_over(self.limit));
-        writes
+        writes.insert(write, Repeated { times: times.saturating_add(1), last: now });
     }
 }
 
@@ -130,8 +120,8 @@ mod tests {
         repeat(&backoff);
         advance(CORRECTIONS.pause_first * 2).await;
         repeat(&backoff);
-        assert_eq!(backoff.lock().len(), 1);
         advance(CORRECTIONS.pause_max * 2).await;
-        assert_eq!(backoff.lock().len(), 0, "what is over takes no memory");
+        backoff.count("another".to_owned());
+        assert_eq!(locked(&backoff.writes).len(), 1, "what is over takes no memory after the next write");
     }
 }
