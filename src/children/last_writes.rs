@@ -9,7 +9,7 @@
 //! server notes the manager before it calls admission.
 
 use std::{
-    collections::HashMap,
+    collections::BTreeMap,
     fmt,
     hash::{DefaultHasher, Hasher},
     sync::Mutex,
@@ -27,10 +27,11 @@ use crate::{
 /// Most characters of a value in a message. A value may be a list.
 const VALUE_LENGTH_MAX: usize = 200;
 
-/// What this process remembers of its last writes, by the owner's uid and the key of the child.
+/// What this process remembers of its last writes, by the owner's uid and the key of the child. One map, because a map for each owner has
+/// room for four children, and most have one.
 #[derive(Default)]
 pub(super) struct LastWrites {
-    known: Mutex<HashMap<Uid, HashMap<Key, LastWrite>>>,
+    known: Mutex<BTreeMap<(Uid, Key), LastWrite>>,
 }
 
 #[derive(Default)]
@@ -146,28 +147,34 @@ impl LastWrites {
 
     /// Forgets a child that is deleted.
     pub(super) fn forget<O: Resource>(&self, owner: &O, child: &Key) {
-        if let Some(children) = locked(&self.known).get_mut(&owner.metadata().uid) {
-            children.remove(child);
-        }
+        locked(&self.known).remove(&(owner.metadata().uid.clone(), child.clone()));
     }
 
     /// Forgets the children of a deleted owner.
     pub(super) fn forget_all(&self, owner: &Uid) {
-        locked(&self.known).remove(owner);
+        let mut known = locked(&self.known);
+        let first = (owner.clone(), Key::cluster(""));
+        let children: Vec<_> = known
+            .range(first..)
+            .map(|(child, _)| child.clone())
+            .take_while(|child| child.0 == *owner)
+            .collect();
+        for child in children {
+            known.remove(&child);
+        }
     }
 
     /// The fields that admission changed, as texts for the status.
     pub(super) fn mutations<O: Resource>(&self, owner: &O, child: &Key) -> Vec<String> {
         let (all, owner) = (locked(&self.known), owner.metadata());
-        let known = all.get(&owner.uid).and_then(|children| children.get(child));
+        let known = all.get(&(owner.uid.clone(), child.clone()));
         let known = known.filter(|known| known.generation == owner.generation);
         known.iter().flat_map(|known| &known.mutations).map(ToString::to_string).collect()
     }
 
     fn with<O: Resource, T>(&self, owner: &O, child: &Key, use_it: impl FnOnce(&mut LastWrite) -> T) -> T {
-        let mut all = locked(&self.known);
-        let of_owner = all.entry(owner.metadata().uid.clone()).or_default();
-        use_it(of_owner.entry(child.clone()).or_default())
+        let child = (owner.metadata().uid.clone(), child.clone());
+        use_it(locked(&self.known).entry(child).or_default())
     }
 }
 
@@ -223,6 +230,32 @@ mod tests {
         mutations.learn(&owner(1), &a, one.clone());
         mutations.learn(&owner(1), &a, vec![]);
         assert_eq!(mutations.mutations(&owner(1), &a), Vec::<String>::new());
+    }
+
+    #[test]
+    fn the_children_of_a_deleted_owner_are_forgotten_and_no_others() {
+        let owner = |uid: &str| Service {
+            metadata: ObjectMeta { uid: uid.into(), ..ObjectMeta::default() },
+            ..Service::default()
+        };
+        let child = |namespace: Option<&str>| {
+            let metadata = ObjectMeta {
+                name: "a".into(),
+                namespace: namespace.map(Into::into),
+                ..ObjectMeta::default()
+            };
+            Service { metadata, ..Service::default() }
+        };
+        let (writes, children) = (LastWrites::default(), [None, Some(""), Some("b"), Some("c")].map(child));
+        let known =
+            |uid: &str| children.iter().filter(|child| writes.had(&owner(uid), &child.key(), 1)).count();
+        for (uid, child) in
+            ["u1", "u2", "u3"].iter().flat_map(|uid| children.iter().map(move |child| (uid, child)))
+        {
+            writes.kept(&owner(uid), 1, child);
+        }
+        writes.forget_all(&"u2".into());
+        assert_eq!(["u1", "u2", "u3"].map(known), [4, 0, 4]);
     }
 
     #[test]
