@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::{
     kinds::{
-        admission_policies, autoscalers, by_schema, crd, defaults, events, jobs, limits, pods,
+        admission_policies, autoscalers, by_schema, crd, defaults, endpoints, events, jobs, limits, pods,
         printer_columns::{self, PrinterColumns},
         roles, stateful_sets, stored_columns, validation, webhook_configurations,
     },
@@ -133,6 +133,7 @@ pub(crate) const BUILT_IN: &[BuiltIn] = &[
         short_names: &["ep"],
         columns: printer_columns::ENDPOINTS,
         defaults: defaults::endpoints,
+        validate: endpoints::endpoints,
         deprecation: Some("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice"),
         ..PLAIN
     },
@@ -762,6 +763,7 @@ pub(crate) const BUILT_IN: &[BuiltIn] = &[
         kind: "EndpointSlice",
         generation: true,
         columns: stored_columns::ENDPOINT_SLICE,
+        defaults: endpoints::drop_topology,
         filled: &[
             ("/endpoints", "null"),
             ("/ports", "null"),
@@ -769,7 +771,8 @@ pub(crate) const BUILT_IN: &[BuiltIn] = &[
             ("/ports/*/protocol", "\"TCP\""),
         ],
         fixed: &[("/addressType", IMMUTABLE)],
-        ..STORED
+        validate: endpoints::endpoint_slice,
+        ..PLAIN
     },
     BuiltIn {
         group: "resource.k8s.io",

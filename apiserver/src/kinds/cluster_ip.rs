@@ -6,14 +6,17 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    net::{IpAddr, Ipv4Addr},
+    net::Ipv4Addr,
 };
 
 use fastrand::Rng;
 use serde_json::{Value, json};
 
 use crate::{
-    kinds::field_checks::{NO_ADDRESS, each, not_one_of},
+    kinds::{
+        addresses::not_address,
+        field_checks::{each, not_one_of},
+    },
     status::{Cause, StatusError},
 };
 
@@ -412,8 +415,8 @@ pub(crate) fn address_errors(spec: &Value) -> Vec<Cause> {
             if count > 1 {
                 all.push(Cause::invalid(at, addresses, "'None' must be the first and only value"));
             }
-        } else if address.as_str().is_none_or(|address| address.parse::<IpAddr>().is_err()) {
-            all.push(Cause::invalid(format!("{at}[{index}]"), address, NO_ADDRESS));
+        } else {
+            not_address(&mut all, format!("{at}[{index}]"), address);
         }
     }
     let is_readable = all.len() == before;

@@ -6,7 +6,6 @@ use crate::status::Cause;
 
 pub(crate) const PORT_RANGE: &str = "must be between 1 and 65535, inclusive";
 pub(crate) const NOT_NEGATIVE: &str = "must be greater than or equal to 0";
-pub(crate) const NO_ADDRESS: &str = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
 pub(crate) const IMMUTABLE: &str = "field is immutable";
 
 /// The items of a list. A missing list has none.

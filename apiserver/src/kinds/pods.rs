@@ -16,8 +16,11 @@ use listwatch_formats::quantity::quantity;
 use serde_json::{Value, json};
 
 use crate::{
-    kinds::field_checks::{
-        NO_ADDRESS, NOT_NEGATIVE, PORT_RANGE, each, is_port, not_negative, not_one_of, port_name_errors, text,
+    kinds::{
+        addresses::not_address,
+        field_checks::{
+            NOT_NEGATIVE, PORT_RANGE, each, is_port, not_negative, not_one_of, port_name_errors, text,
+        },
     },
     names::{
         causes, label_errors, label_value_errors, labels_errors, qualified_name_errors, subdomain_errors,
@@ -187,11 +190,7 @@ pub(crate) fn pod_spec(all: &mut Vec<Cause>, spec: &Value, at: &str) {
     hostname_override(all, spec, at);
     security::pod(all, spec, at);
     security::system(all, spec, at);
-    for (index, option) in each(&spec["dnsConfig"]["options"]).enumerate() {
-        if text(&option["name"]).is_empty() {
-            all.push(Cause::required(format!("{at}.dnsConfig.options[{index}]"), "must not be empty"));
-        }
-    }
+    dns(all, &spec["dnsConfig"], &format!("{at}.dnsConfig"));
     volumes(all, &spec["volumes"], &format!("{at}.volumes"));
     tolerations(all, &spec["tolerations"], &format!("{at}.tolerations"));
     for (index, gate) in each(&spec["schedulingGates"]).enumerate() {
@@ -202,13 +201,22 @@ pub(crate) fn pod_spec(all: &mut Vec<Cause>, spec: &Value, at: &str) {
         }
     }
     for (index, alias) in each(&spec["hostAliases"]).enumerate() {
-        if text(&alias["ip"]).parse::<std::net::IpAddr>().is_err() {
-            all.push(Cause::invalid(format!("{at}.hostAliases[{index}].ip"), &alias["ip"], NO_ADDRESS));
-        }
+        not_address(all, format!("{at}.hostAliases[{index}].ip"), &alias["ip"]);
     }
     let node = text(&spec["nodeName"]);
     if !node.is_empty() {
         all.extend(causes(&format!("{at}.nodeName"), node, subdomain_errors(node)));
+    }
+}
+
+fn dns(all: &mut Vec<Cause>, config: &Value, at: &str) {
+    for (index, server) in each(&config["nameservers"]).enumerate() {
+        not_address(all, format!("{at}.nameservers[{index}]"), server);
+    }
+    for (index, option) in each(&config["options"]).enumerate() {
+        if text(&option["name"]).is_empty() {
+            all.push(Cause::required(format!("{at}.options[{index}]"), "must not be empty"));
+        }
     }
 }
 

@@ -14,10 +14,11 @@ use serde_json::{Value, json};
 
 use crate::{
     kinds::{
+        addresses::{not_address, not_routable},
         cluster_ip, defaults, events,
         field_checks::{
-            IMMUTABLE, NO_ADDRESS, NOT_NEGATIVE, PORT_RANGE, each, is_empty, is_port, not_negative,
-            not_one_of, port_name_errors, text,
+            IMMUTABLE, NOT_NEGATIVE, PORT_RANGE, each, is_empty, is_port, not_negative, not_one_of,
+            port_name_errors, text,
         },
         pods::pod_spec,
     },
@@ -162,9 +163,9 @@ pub(crate) fn service(object: &Value, before: Option<&Value>) -> Vec<Cause> {
     }
     all.extend(cluster_ip::address_errors(spec));
     for (index, address) in each(&spec["externalIPs"]).enumerate() {
-        if text(address).parse::<IpAddr>().is_err() {
-            all.push(Cause::invalid(format!("spec.externalIPs[{index}]"), address, NO_ADDRESS));
-        }
+        let field = format!("spec.externalIPs[{index}]");
+        not_routable(&mut all, &field, address);
+        not_address(&mut all, field, address);
     }
     let types = ["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"];
     not_one_of(&mut all, "spec.type".to_owned(), &spec["type"], &types);
@@ -196,8 +197,8 @@ fn load_balancer_status(all: &mut Vec<Cause>, service: &Value) {
     for (index, point) in each(ingress).enumerate() {
         let (address, mode, host) = (text(&point["ip"]), &point["ipMode"], text(&point["hostname"]));
         let at = |name: &str| format!("{field}[{index}].{name}");
-        if !address.is_empty() && address.parse::<IpAddr>().is_err() {
-            all.push(Cause::invalid(at("ip"), &point["ip"], NO_ADDRESS));
+        if !address.is_empty() {
+            not_address(all, at("ip"), &point["ip"]);
         }
         if address.is_empty() && !mode.is_null() {
             all.push(Cause::forbidden(at("ipMode"), "may not be specified when `ip` is not set"));

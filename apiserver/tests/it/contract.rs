@@ -81,6 +81,7 @@ macro_rules! stories {
 
 stories! {
     accounts
+    addresses
     applying
     autoscaling
     bindings
