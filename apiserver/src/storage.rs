@@ -1,5 +1,5 @@
 //! The storage, in place of etcd and the watch cache: objects, the revision counter, and the latest changes. A watch from a
-//! version that is older than these changes gets 410.
+//! version that is older than these changes gets 410. So does a list at a version from more than some minutes ago.
 //!
 //! As in etcd, all collections share one counter. Each write increments it, deletions included. The new revision is the
 //! `resourceVersion` of the written object. Nothing in this file handles HTTP or awaits.
@@ -8,7 +8,7 @@ use std::{
     collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
     fmt,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
-    time::SystemTime,
+    time::{Duration, SystemTime},
 };
 
 use serde_json::{Value, json};
@@ -56,6 +56,9 @@ impl fmt::Display for Place {
 /// 1.5 MiB each), small ones the limit of 10,000 changes. Their JSON, which is kept for watches, is not counted. It is one to six
 /// times as large, because `<` is written `\u003c`.
 pub(crate) const HISTORY_BYTES_MAX: usize = 256 * 1024 * 1024;
+
+/// How often kube-apiserver compacts etcd: `--etcd-compaction-interval`.
+const COMPACTION_INTERVAL: Duration = Duration::from_secs(300);
 
 /// The collection of the CRDs.
 const DEFINITIONS: &str = "customresourcedefinitions.apiextensions.k8s.io";
@@ -197,6 +200,21 @@ impl Collection {
     }
 }
 
+/// A compaction drops the versions from before the last one, so that lists show the latest five to ten minutes.
+struct Compaction {
+    time: SystemTime,
+    /// The revision at this time.
+    revision: u64,
+    /// The oldest revision that was not dropped.
+    kept: u64,
+}
+
+impl Compaction {
+    fn new(time: SystemTime, revision: u64) -> Compaction {
+        Compaction { time, revision, kept: revision }
+    }
+}
+
 /// All objects, and their kinds. It has no Debug, because objects may be Secrets.
 pub(crate) struct Storage {
     pub(crate) kinds: Kinds,
@@ -204,6 +222,8 @@ pub(crate) struct Storage {
     revision: u64,
     /// How many changes each collection keeps.
     history: usize,
+    /// The last one before the latest write.
+    compaction: Compaction,
     /// Sorted, so that watches wake in a repeatable order.
     collections: BTreeMap<String, Collection>,
     /// Dependents by the uid of their owner, from ownerReferences.
@@ -225,6 +245,7 @@ impl Storage {
         let collections = kinds.collections().into_keys().map(|name| (name, Collection::new(revision)));
         Storage {
             collections: collections.collect(),
+            compaction: Compaction::new(clock.now(), revision),
             kinds,
             clock,
             revision,
@@ -239,6 +260,21 @@ impl Storage {
 
     pub(crate) fn revision(&self) -> u64 {
         self.revision
+    }
+
+    /// The oldest revision at which objects can be listed. A watch can start at an older one, because kube-apiserver has the changes in
+    /// its watch cache.
+    pub(crate) fn compacted(&self) -> u64 {
+        match self.due_compactions() {
+            0 => self.compaction.kept,
+            1 => self.compaction.revision,
+            _ => self.revision,
+        }
+    }
+
+    fn due_compactions(&self) -> u32 {
+        let passed = self.clock.now().duration_since(self.compaction.time).unwrap_or_default();
+        u32::try_from(passed.as_secs() / COMPACTION_INTERVAL.as_secs()).unwrap_or(u32::MAX)
     }
 
     /// A receiver that is notified after each write.
@@ -300,6 +336,11 @@ impl Storage {
 
     /// Every write with a new revision goes through this function.
     fn commit(&mut self, place: &Place, after: Option<Arc<Value>>) {
+        let due = self.due_compactions();
+        if due > 0 {
+            let time = self.compaction.time + COMPACTION_INTERVAL * due;
+            self.compaction = Compaction { time, revision: self.revision, kept: self.compacted() };
+        }
         self.revision += 1;
         let revision = self.revision;
         let collection =
@@ -515,6 +556,7 @@ impl Storage {
             self.commit(place, Some(Arc::clone(object)));
         }
         self.revision = checkpoint.revision;
+        self.compaction = Compaction::new(self.clock.now(), self.revision);
         for crd in self.definitions().into_iter().filter(|crd| is_established(crd)) {
             self.add_collection(text(&crd["metadata"]["name"]));
             let (group, plural) = (text(&crd["spec"]["group"]), text(&crd["spec"]["names"]["plural"]));
@@ -587,6 +629,21 @@ mod tests {
         assert_eq!(then["default/a"]["data"]["value"], "three");
         assert!(collection.at(6).expect("now").is_empty());
         assert!(collection.at(2).is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_version_can_be_listed_for_five_to_ten_minutes() {
+        let mut storage = Storage::new(Clock::new(SystemTime::now()), 10, false);
+        let place = Place::new("configmaps", Some("default"), "a");
+        let mut compacted = Vec::new();
+        for _ in 0..5 {
+            storage.put(&place, json!({}));
+            tokio::time::advance(Duration::from_secs(299)).await;
+            compacted.push((storage.revision(), storage.compacted()));
+        }
+        assert_eq!(compacted, [(2, 1), (3, 1), (4, 3), (5, 4), (6, 5)]);
+        tokio::time::advance(Duration::from_secs(600)).await;
+        assert_eq!(storage.compacted(), 6);
     }
 
     #[tokio::test]

@@ -596,6 +596,25 @@ async fn pages_show_one_version_or_expire() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_page_expires_by_its_age() {
+    let fixture = Fixture::with(quiet()).await;
+    for name in ["a", "b"] {
+        fixture.post(CONFIG_MAPS, config_map(name, json!({}))).await;
+    }
+    let (_, first) = fixture.get(&format!("{CONFIG_MAPS}?limit=1")).await;
+    fixture.post(CONFIG_MAPS, config_map("c", json!({}))).await;
+    let next = format!(
+        "{CONFIG_MAPS}?limit=1&continue={}",
+        first["metadata"]["continue"].as_str().expect("a token")
+    );
+    tokio::time::advance(Duration::from_secs(600)).await;
+    assert_eq!(fixture.get(&next).await.0, 410);
+    // A watch finds the changes, as in the watch cache of kube-apiserver.
+    let watch = format!("{CONFIG_MAPS}?watch=1&resourceVersion={}", version(&first));
+    assert_eq!(fixture.watch(&watch).await.next().await, "ADDED c");
+}
+
+#[tokio::test(start_paused = true)]
 async fn bookmarks_come_every_minute_and_before_the_end() {
     let fixture = Fixture::with(quiet()).await;
     let path = format!("{CONFIG_MAPS}?watch=1&allowWatchBookmarks=true&timeoutSeconds=125");

@@ -190,7 +190,8 @@ impl List {
         };
         let (objects, revision) = match wanted {
             Some(wanted) if wanted < now => {
-                let past = collection.at(wanted).ok_or_else(|| self.too_old())?;
+                let is_kept = wanted >= storage.compacted();
+                let past = is_kept.then(|| collection.at(wanted)).flatten().ok_or_else(|| self.too_old())?;
                 (Cow::Owned(past), wanted)
             }
             Some(_) | None => (Cow::Borrowed(&collection.objects), now),
