@@ -86,9 +86,10 @@ impl<'a> TypeRef<'a> {
 
     /// The type of a value inside.
     fn part(self, schema: &'a Value) -> TypeRef<'a> {
+        let schema = openapi::resolved(schema);
         let is_object = schema["x-kubernetes-embedded-resource"] == true;
         let preserves = self.preserves || schema["x-kubernetes-preserve-unknown-fields"] == true;
-        TypeRef { schema: openapi::resolved(schema), is_object, preserves }
+        TypeRef { schema, is_object, preserves }
     }
 
     pub(crate) fn child(self, name: &str) -> Child<'a> {

@@ -74,10 +74,12 @@ impl Schemas<'_> {
             let schema = match last {
                 // The fieldsV1 of managedFields, and the data of a ControllerRevision.
                 "FieldsV1" | "RawExtension" => {
-                    json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true})
+                    json!({"type": "object", "x-kubernetes-map-type": "atomic", "x-kubernetes-preserve-unknown-fields": true})
                 }
                 // Any JSON.
-                "JSON" => json!({"x-kubernetes-preserve-unknown-fields": true}),
+                "JSON" => {
+                    json!({"x-kubernetes-map-type": "atomic", "x-kubernetes-preserve-unknown-fields": true})
+                }
                 // A schema or another type: a union in Go that OpenAPI cannot express.
                 last if last.starts_with("JSONSchemaPropsOr") => {
                     self.take(full_name.split_once("Or").unwrap().0);
