@@ -4,11 +4,7 @@ use std::{cell::RefCell, collections::BTreeSet};
 
 use listwatch_apiserver::{RequestRecord, WriteRecord};
 
-/// What the names of the operator's users begin with, one for each process.
-pub(super) const OPERATOR: &str = "operator-";
-
-/// What the names of the users of the previous version end with.
-pub(super) const PREVIOUS: &str = "-previous";
+use super::process::Program;
 
 tokio::task_local! {
     /// The last run that ended in a check. Checks return from many places, so a run notes this when it is dropped.
@@ -81,8 +77,8 @@ pub(super) async fn recorded<T>(check: impl Future<Output = T>) -> (T, Option<Jo
 
 /// Keeps the record of a run that ends, and what the operator asked for in it.
 pub(super) fn ended(journal: Journal) {
-    let is_judged = |user: &str| user.starts_with(OPERATOR) && !user.ends_with(PREVIOUS);
-    let own = journal.requests.iter().filter(|request| is_judged(&request.user));
+    let is_judged = |request: &&RequestRecord| Program::of_user(&request.user) == Some(Program::Judged);
+    let own = journal.requests.iter().filter(is_judged);
     // Outside of a check, nobody asks for it.
     let _ = ASKED.try_with(|all| all.borrow_mut().extend(own.map(Asked::of)));
     note(journal);

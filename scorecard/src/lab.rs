@@ -1,4 +1,4 @@
-//! One run: a new server, the operator as a process, the samples, and what a user does with them.
+//! One run: a new server, the operators as processes, the samples, and what a user does with them.
 //!
 //! Nothing here fails because the machine is slow. The operator has settled when nothing was written for [`Scorecard::settle`], or
 //! for three times the longest pause so far. This time is counted in ticks, so a busy machine, which delays the ticks, has
@@ -23,8 +23,8 @@ use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
 use super::{
-    journal::{self, Journal, OPERATOR, PREVIOUS},
-    process::Process,
+    journal::{self, Journal},
+    process::{Process, Program},
     report::{Outcome, Verdict},
     settings::{CannotJudge, Scorecard},
     snapshot::{self, Mask, POKE, Snapshot},
@@ -78,15 +78,6 @@ const NAMESPACE: &str = "default";
 /// A namespace for copies of the samples. It sorts before the others.
 pub(super) const SECOND: &str = "a-scorecard";
 
-/// Which of the two operators a process is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Release {
-    /// The operator that is judged.
-    Judged,
-    /// The program of [`Scorecard::previous`].
-    Previous,
-}
-
 /// An object that the operator has created.
 pub(super) struct Dependent {
     /// `statefulsets.apps`
@@ -137,11 +128,10 @@ pub(super) struct Lab<'a> {
     /// See [`remove_left_behind`].
     _lock: File,
     dir: TempDir,
-    process: Option<Process>,
     /// What [`Lab::start`] starts.
-    pub(super) release: Release,
-    /// The previous version, while it runs beside the judged operator.
-    previous: Option<Process>,
+    pub(super) programs: Vec<Program>,
+    /// At most one of each program.
+    processes: Vec<Process>,
     starts: usize,
     /// How often [`Lab::delete_children`] has deleted children of the process.
     pub(super) deletions: usize,
@@ -177,9 +167,8 @@ impl<'a> Lab<'a> {
             scorecard,
             _lock: lock,
             dir,
-            process: None,
-            release: Release::Judged,
-            previous: None,
+            programs: vec![Program::Judged],
+            processes: Vec::new(),
             starts: 0,
             deletions: 0,
             incidents: Vec::new(),
@@ -220,6 +209,7 @@ impl<'a> Lab<'a> {
             checkpoint.ok_or_else(|| CannotJudge("more writes than the history keeps".to_owned()))?;
         lab.server.restore(&checkpoint);
         (lab.before, lab.version, lab.starts) = (other.before.clone(), other.version, other.starts);
+        lab.programs.clone_from(&other.programs);
         lab.earlier = other.server.writes_since(other.version);
         lab.earlier.retain(|write| write.version <= version);
         lab.delete_leases().await;
@@ -234,13 +224,15 @@ impl<'a> Lab<'a> {
         Ok(lab)
     }
 
-    /// The user of the process that runs now.
+    /// The user of the judged operator that runs now.
     pub(super) fn user(&self) -> String {
-        let release = match self.release {
-            Release::Judged => "",
-            Release::Previous => PREVIOUS,
-        };
-        format!("{OPERATOR}{}{release}", self.starts)
+        self.user_of(Program::Judged)
+    }
+
+    /// The user of the process of a program.
+    fn user_of(&self, program: Program) -> String {
+        let process = self.processes.iter().find(|process| process.program == program);
+        process.map(|process| process.user.clone()).unwrap_or_default()
     }
 
     /// The version at which a custom resource got its `deletionTimestamp`, if it has waited for something.
@@ -261,61 +253,60 @@ impl<'a> Lab<'a> {
 
     /// Whether a user is the operator, in this process or an earlier one of the run.
     pub(super) fn is_of_operator(user: &str) -> bool {
-        user.starts_with(OPERATOR)
+        Program::of_user(user).is_some()
     }
 
+    /// Starts the programs that do not run.
     pub(super) fn start(&mut self) -> Result<(), CannotJudge> {
+        for program in self.programs.clone() {
+            if !self.processes.iter().any(|process| process.program == program) {
+                self.start_program(program)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn start_program(&mut self, program: Program) -> Result<(), CannotJudge> {
         self.starts += 1;
         self.deletions = 0;
+        let user = program.user(self.starts);
         if let Some(permissions) = &self.permissions {
-            self.server.set_rules(&self.user(), permissions.clone());
+            self.server.set_rules(&user, permissions.clone());
         }
         let kubeconfig = self.dir.path().join(format!("kubeconfig-{}", self.starts));
-        let written = fs::write(&kubeconfig, self.server.kubeconfig_of(&self.user()));
+        let written = fs::write(&kubeconfig, self.server.kubeconfig_of(&user));
         written.map_err(|error| CannotJudge(format!("{}: {error}", kubeconfig.display())))?;
         let log = self.dir.path().join(format!("log-{}", self.starts));
-        let command = match self.release {
-            Release::Judged => &self.scorecard.command,
-            Release::Previous => &self.scorecard.previous,
-        };
-        self.process = Some(Process::start(command, &kubeconfig, log)?);
+        self.processes.push(Process::start(program, self.starts, self.scorecard, &kubeconfig, log)?);
         Ok(())
     }
 
-    /// Starts the judged operator beside the previous version, and waits until it sends a request. It may need a Lease before it reads the samples' kind.
-    pub(super) async fn start_beside(&mut self) -> Result<(), CannotJudge> {
-        self.previous = self.process.take();
-        self.release = Release::Judged;
-        self.start()?;
-        let user = self.user();
-        let mut waited = Duration::ZERO;
-        while waited < self.scorecard.start && !self.server.requests().iter().any(|one| one.user == user) {
-            sleep(TICK).await;
-            waited += TICK;
-        }
-        Ok(())
-    }
-
-    /// Kills the previous version that runs beside the judged operator.
-    pub(super) async fn kill_previous(&mut self) {
-        if let Some(previous) = self.previous.take() {
-            previous.kill().await;
-        }
-        self.delete_leases().await;
-    }
-
-    /// Kills the operator as a crash does. Its Leases are deleted, so that its successor does not wait for their end.
+    /// Kills the operators as a crash does. Their Leases are deleted, so that their successors do not wait for their end.
     pub(super) async fn kill(&mut self) {
-        let Some(process) = self.process.take() else { return };
-        self.incidents.extend(process.panic());
-        process.kill().await;
+        self.kill_some(|_| true).await;
+    }
+
+    /// As [`Lab::kill`], for one of several programs.
+    pub(super) async fn kill_program(&mut self, program: Program) {
+        self.kill_some(|process| process.program == program).await;
+    }
+
+    async fn kill_some(&mut self, is_killed: impl Fn(&Process) -> bool) {
+        let killed: Vec<Process> = self.processes.extract_if(.., |process| is_killed(process)).collect();
+        if killed.is_empty() {
+            return;
+        }
+        for process in killed {
+            self.incidents.extend(process.panic());
+            process.kill().await;
+        }
         self.delete_leases().await;
     }
 
-    /// Deletes the Leases, but for those of the process that runs.
+    /// Deletes the Leases, but for those of the processes that run.
     async fn delete_leases(&self) {
-        let mut held = self.server.writes_since(self.version);
-        held.retain(|write| self.process.is_some() && write.user == self.user());
+        let mut held = self.server.writes_since(0);
+        held.retain(|write| self.processes.iter().any(|process| process.user == write.user));
         for (resource, key, _) in self.server.checkpoint().objects() {
             let is_held = held.iter().any(|write| (&*write.resource, &*write.object) == (resource, key));
             if resource == "leases.coordination.k8s.io" && !key.starts_with("kube-node-lease/") && !is_held {
@@ -329,11 +320,11 @@ impl<'a> Lab<'a> {
         self.kill().await;
     }
 
-    /// Waits until the operator lists or watches the kind of a sample, and has done what it does at its start.
+    /// Waits until each process has sent a request, one of them lists or watches the kind of a sample, and they have done what they do at
+    /// their start. The others may need a Lease before they read the samples' kind.
     ///
-    /// Only time in which the process sleeps counts fully: on a busy machine, it waits for a CPU.
+    /// Only time in which the processes sleep counts fully: on a busy machine, they wait for a CPU.
     pub(super) async fn connected(&mut self) -> Result<(), CannotJudge> {
-        let user = self.user();
         let collections: Vec<String> =
             self.custom_samples().map(|sample| self.collection_of(sample)).collect();
         let usual = self.pace.map_or(0, |pace| pace.start);
@@ -341,24 +332,31 @@ impl<'a> Lab<'a> {
         let (mut ticks, mut asleep) = (0, 0);
         loop {
             let requests = self.server.requests();
-            let mut own = requests.iter().filter(|request| request.user == user).peekable();
-            let has_any = own.peek().is_some();
-            let is_read =
+            let asks = |process: &Process| requests.iter().any(|request| request.user == process.user);
+            let is_of_kind =
                 |path: &str| collections.iter().any(|collection| path.ends_with(collection.as_str()));
+            let is_read = |request: &RequestRecord| {
+                let is_own = self.processes.iter().any(|process| process.user == request.user);
+                is_own && request.method == "GET" && request.status == 200 && is_of_kind(&request.path)
+            };
             if self.is_holding() {
                 return Ok(());
             }
-            if own.any(|request| request.method == "GET" && request.status == 200 && is_read(&request.path)) {
+            let do_all_ask = self.processes.iter().all(asks);
+            if do_all_ask && requests.iter().any(is_read) {
                 break;
             }
-            if let Some(end) = self.process.as_mut().and_then(Process::ended) {
-                let what =
-                    if has_any { "before it read the samples' kind" } else { "before its first request" };
+            if let Some((process, end)) = self.ended() {
+                let what = if asks(&process) {
+                    "before it read the samples' kind"
+                } else {
+                    "before its first request"
+                };
                 return Err(CannotJudge(format!("COMMAND ended {what}: {end}")));
             }
             if TICK * asleep > limit || TICK * ticks > limit * BUSY_START {
                 let secs = limit.as_secs();
-                return Err(CannotJudge(if has_any {
+                return Err(CannotJudge(if do_all_ask {
                     format!("COMMAND did not list or watch {} within {secs} s", collections.join(", "))
                 } else {
                     format!(
@@ -369,11 +367,23 @@ impl<'a> Lab<'a> {
             }
             sleep(TICK).await;
             ticks += 1;
-            asleep += u32::from(self.process.as_ref().is_some_and(Process::sleeps));
+            asleep += u32::from(self.sleeps());
         }
         self.started_within = ticks;
         self.settle().await?;
         Ok(())
+    }
+
+    /// A process that has ended by itself, and how.
+    fn ended(&mut self) -> Option<(Process, String)> {
+        let ends = self.processes.iter_mut().map(Process::ended);
+        let (at, end) = ends.enumerate().find_map(|(at, end)| Some((at, end?)))?;
+        Some((self.processes.remove(at), end))
+    }
+
+    /// Whether all processes sleep.
+    fn sleeps(&self) -> bool {
+        self.processes.iter().all(Process::sleeps)
     }
 
     pub(super) async fn create_samples(&mut self) -> Result<(), CannotJudge> {
@@ -870,16 +880,15 @@ impl<'a> Lab<'a> {
                 }
             }
             let count = self.server.request_count();
-            let sleeps = || self.process.as_ref().is_some_and(Process::sleeps);
-            if idle == 0 || count != requests || asleep.is_none() || !sleeps() {
+            if idle == 0 || count != requests || asleep.is_none() || !self.sleeps() {
                 (sleeping, requests) = (0, count);
             }
-            if let Some(end) = self.process.as_mut().and_then(Process::ended) {
+            if let Some((process, end)) = self.ended() {
                 self.incidents.push(format!("it ended: {end}"));
                 if self.incidents.len() > RESTARTS_MAX {
                     return Err(CannotJudge(format!("COMMAND ended {} times: {end}", self.incidents.len())));
                 }
-                self.start()?;
+                self.start_program(process.program)?;
                 (idle, sleeping) = (0, 0);
             }
             let is_too_late = started.elapsed() > self.scorecard.patience * 10;
@@ -921,13 +930,13 @@ impl<'a> Lab<'a> {
         Ok(())
     }
 
-    /// Waits in ticks: for longer on a busy machine. Whether the process slept in one of them.
+    /// Waits in ticks: for longer on a busy machine. Whether all processes slept in one of them.
     pub(super) async fn wait(&self, time: Duration) -> bool {
         let (mut waited, mut has_slept) = (Duration::ZERO, false);
         while waited < time {
             sleep(TICK).await;
             waited += TICK;
-            has_slept |= self.process.as_ref().is_some_and(Process::sleeps);
+            has_slept |= self.sleeps();
         }
         has_slept
     }
@@ -1068,9 +1077,9 @@ impl<'a> Lab<'a> {
         requests.iter().filter(|request| is_own(&request.path, &request.user)).count()
     }
 
-    /// The CPU time of the process. Zero if unknown.
+    /// The CPU time of the processes. Zero if unknown.
     pub(super) fn cpu_time(&self) -> Duration {
-        self.process.as_ref().map(Process::cpu_time).unwrap_or_default()
+        self.processes.iter().map(Process::cpu_time).sum()
     }
 
     /// Whether a fault holds a request of the operator.
@@ -1086,15 +1095,13 @@ impl<'a> Lab<'a> {
     /// What happened so far is not the fault of what comes next.
     pub(super) fn forget_incidents(&mut self) {
         self.incidents.clear();
-        if let Some(process) = &mut self.process {
-            process.forget_log();
-        }
+        self.processes.iter_mut().for_each(Process::forget_log);
     }
 
-    /// The operator's panics, and its ends that nobody caused.
+    /// The operators' panics, and their ends that nobody caused.
     pub(super) fn incidents(&self) -> Vec<String> {
-        let panic = self.process.as_ref().and_then(Process::panic);
-        self.incidents.iter().cloned().chain(panic).collect()
+        let panics = self.processes.iter().filter_map(Process::panic);
+        self.incidents.iter().cloned().chain(panics).collect()
     }
 }
 

@@ -10,7 +10,10 @@ use std::{
 
 use tokio::process::{Child, Command};
 
-use super::settings::CannotJudge;
+use super::settings::{CannotJudge, Scorecard};
+
+/// What the names of the operators' users begin with, one for each process.
+const USER: &str = "operator-";
 
 /// What a log has after a panic: in Rust, Go, client-go, and of a thread in Python and Java. A traceback alone is not a panic: kopf logs one
 /// for each request that is refused, and tries again.
@@ -38,8 +41,49 @@ pub(super) fn validate_placeholders(command: &[String]) -> Result<(), CannotJudg
     Ok(())
 }
 
+/// Which operator a process is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Program {
+    /// The operator that is judged.
+    Judged,
+    /// The program of [`Scorecard::previous`].
+    Previous,
+}
+
+impl Program {
+    const ALL: [Program; 2] = [Program::Judged, Program::Previous];
+
+    /// The name of the user as which the process of a start asks: `operator-1`, `operator-2-previous`.
+    pub(super) fn user(self, start: usize) -> String {
+        format!("{USER}{start}{}", self.suffix())
+    }
+
+    /// The program that has a user. `None`: it is not an operator.
+    pub(super) fn of_user(user: &str) -> Option<Program> {
+        let suffix = user.strip_prefix(USER)?.trim_start_matches(|c: char| c.is_ascii_digit());
+        Program::ALL.into_iter().find(|program| program.suffix() == suffix)
+    }
+
+    fn suffix(self) -> &'static str {
+        match self {
+            Program::Judged => "",
+            Program::Previous => "-previous",
+        }
+    }
+
+    fn command(self, scorecard: &Scorecard) -> &[String] {
+        match self {
+            Program::Judged => &scorecard.command,
+            Program::Previous => &scorecard.previous,
+        }
+    }
+}
+
 /// A started operator. Dropping it kills it.
 pub(super) struct Process {
+    pub(super) program: Program,
+    /// The name of the user as which it asks.
+    pub(super) user: String,
     child: Child,
     /// Standard output and error.
     log: PathBuf,
@@ -48,23 +92,31 @@ pub(super) struct Process {
 }
 
 impl Process {
-    pub(super) fn start(command: &[String], kubeconfig: &Path, log: PathBuf) -> Result<Process, CannotJudge> {
+    /// The start of a program with a number, and with the kubeconfig of [`Program::user`].
+    pub(super) fn start(
+        program: Program,
+        start: usize,
+        scorecard: &Scorecard,
+        kubeconfig: &Path,
+        log: PathBuf,
+    ) -> Result<Process, CannotJudge> {
         let cannot = |what: &str, error: io::Error| CannotJudge(format!("{what}: {error}"));
         let path = kubeconfig.to_string_lossy();
+        let command = program.command(scorecard);
         let words: Vec<String> = command.iter().map(|word| word.replace("{kubeconfig}", &path)).collect();
-        let Some((program, arguments)) = words.split_first() else {
+        let Some((name, arguments)) = words.split_first() else {
             return Err(CannotJudge("no COMMAND is given after --".to_owned()));
         };
         let output = File::create(&log).map_err(|error| cannot("log", error))?;
         let errors = output.try_clone().map_err(|error| cannot("log", error))?;
-        let mut started = Command::new(program);
+        let mut started = Command::new(name);
         started.args(arguments).env("KUBECONFIG", kubeconfig).env("ENABLE_WEBHOOKS", "false");
         started.stdin(Stdio::null()).stdout(output).stderr(errors).kill_on_drop(true);
         // Ctrl-C is for us, not for the operator.
         #[cfg(unix)]
         started.process_group(0);
-        let child = started.spawn().map_err(|error| cannot(&format!("COMMAND {program}"), error))?;
-        Ok(Process { child, log, forgotten: 0 })
+        let child = started.spawn().map_err(|error| cannot(&format!("COMMAND {name}"), error))?;
+        Ok(Process { program, user: program.user(start), child, log, forgotten: 0 })
     }
 
     /// Kills it as a crash does, and waits until it is gone.

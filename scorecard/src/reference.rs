@@ -14,7 +14,8 @@ use tokio::{
 };
 
 use super::{
-    lab::{ChildKey, Lab, Pace, Release},
+    lab::{ChildKey, Lab, Pace},
+    process::Program,
     report::{Outcome, Verdict},
     settings::{CannotJudge, Scorecard},
     snapshot::{Mask, Snapshot, name_of, without_parts},
@@ -216,10 +217,10 @@ impl<'a> Reference<'a> {
     }
 
     /// A run that begins with the state that the previous version has left, with this operator.
-    pub(super) async fn after_previous(&self, release: Release) -> Result<Lab<'a>, CannotJudge> {
+    pub(super) async fn after_previous(&self, program: Program) -> Result<Lab<'a>, CannotJudge> {
         let previous = self.previous().await?;
         let mut lab = Lab::at(previous, previous.server.version()).await?;
-        lab.release = release;
+        lab.programs = vec![program];
         lab.noise.clone_from(&previous.noise);
         self.begin(lab).await
     }
@@ -350,7 +351,7 @@ impl<'a> Reference<'a> {
     pub(super) async fn previous(&self) -> Result<&Lab<'a>, CannotJudge> {
         let previous = self.previous.get_or_try_init(async || {
             let mut lab = Lab::new(self.scorecard).await?;
-            lab.release = Release::Previous;
+            lab.programs = vec![Program::Previous];
             let mut lab = self.begin(lab).await?;
             lab.settle_with_samples().await?;
             lab.settle_fully().await?;

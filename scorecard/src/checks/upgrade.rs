@@ -5,7 +5,8 @@
 
 use super::{quiet, worst};
 use crate::{
-    lab::{ChildKey, Release},
+    lab::ChildKey,
+    process::Program,
     reference::Reference,
     report::{Outcome, Verdict},
     settings::CannotJudge,
@@ -48,17 +49,19 @@ async fn run(reference: &Reference<'_>, start: Start) -> Result<Verdict, CannotJ
     own.retain(|child| !IMMUTABLE.contains(&&*child.kind));
     let (mut lab, after) = match start {
         Start::AfterPrevious => {
-            (reference.after_previous(Release::Judged).await?, "after the previous version has stopped")
+            (reference.after_previous(Program::Judged).await?, "after the previous version has stopped")
         }
         Start::BesidePrevious => {
-            let mut lab = reference.after_previous(Release::Previous).await?;
+            let mut lab = reference.after_previous(Program::Previous).await?;
             lab.connected().await?;
-            lab.start_beside().await?;
+            lab.programs.push(Program::Judged);
+            lab.start()?;
+            lab.connected().await?;
             let known = lab.noise.clone();
             if let Some(fight) = quiet::writes(&mut lab, &known).await? {
                 return Ok(Verdict::fail(format!("while the previous version still runs: {fight}")));
             }
-            lab.kill_previous().await;
+            lab.kill_program(Program::Previous).await;
             (lab, "beside the previous version, which then stopped")
         }
     };
