@@ -407,6 +407,10 @@ pub(super) fn normalised_in_order(
         object.get_mut("status").into_iter().for_each(prune);
         if let Some(Value::Object(metadata)) = object.get_mut("metadata") {
             SERVER_FIELDS.iter().for_each(|field| drop(metadata.remove(*field)));
+            if let Some(Value::Array(finalizers)) = metadata.get_mut("finalizers") {
+                // In the order in which operators have come.
+                finalizers.sort_by_cached_key(Value::to_string);
+            }
             if let Some(Value::Object(annotations)) = metadata.get_mut("annotations") {
                 annotations.retain(|key, _| {
                     key != POKE
@@ -590,13 +594,13 @@ mod tests {
     #[test]
     fn what_differs_between_runs_of_a_correct_operator_is_not_compared() {
         let before = json!({
-            "metadata": {"name": "a", "uid": "1", "resourceVersion": "7", "annotations": {
+            "metadata": {"name": "a", "uid": "1", "resourceVersion": "7", "finalizers": ["x", "y"], "annotations": {
                 POKE: "1", "rollout.argoproj.io/revision": "1"}},
             "spec": {"ports": [{"name": "x", "port": 1}, {"name": "y", "port": 2}]},
             "status": {"at": "2026-01-01T00:00:00Z", "canary": {"weights": {}}, "conditions": [
                 {"type": "Ready", "status": "True", "reason": "Ok", "message": "after 2 s"}]}});
         let after = json!({
-            "metadata": {"name": "a", "uid": "2", "resourceVersion": "9", "annotations": {
+            "metadata": {"name": "a", "uid": "2", "resourceVersion": "9", "finalizers": ["y", "x"], "annotations": {
                 "rollout.argoproj.io/revision": "3", "rollout.argoproj.io/revision-history": "1,2"}},
             "spec": {"ports": [{"name": "y", "port": 2}, {"name": "x", "port": 1}]},
             "status": {"at": "2026-01-02T00:00:00Z", "conditions": [
