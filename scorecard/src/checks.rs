@@ -34,6 +34,7 @@ mod slow_answers;
 mod stalled_watch;
 mod time_travel;
 mod throttled;
+pub(super) mod two_operators;
 pub(super) mod upgrade;
 mod watches_come_back;
 
@@ -62,7 +63,7 @@ type CheckRun = for<'r, 'a> fn(&'r Reference<'a>) -> LocalBoxFuture<'r, Result<V
 
 /// The checks in the order in which they run: those that find most first.
 #[rustfmt::skip]
-pub(super) const CHECKS: [NamedCheck; 36] = [
+pub(super) const CHECKS: [NamedCheck; 37] = [
     ("converges", Extent::Quick, |reference| ready(Ok(converges::check(reference))).boxed_local()),
     ("quiet", Extent::Quick, |reference| quiet::check(reference).boxed_local()),
     ("restart-is-silent", Extent::Quick, |reference| restart_is_silent::check(reference).boxed_local()),
@@ -97,6 +98,7 @@ pub(super) const CHECKS: [NamedCheck; 36] = [
     ("two-namespaces", Extent::Checks, |reference| two_namespaces::check(reference).boxed_local()),
     ("shared-children", Extent::Checks, |reference| shared_children::check(reference).boxed_local()),
     (upgrade::NAME, Extent::Checks, |reference| upgrade::check(reference).boxed_local()),
+    (two_operators::NAME, Extent::Checks, |reference| two_operators::check(reference).boxed_local()),
     ("restored-backup", Extent::Faults, |reference| restored_backup::check(reference).boxed_local()),
     ("stalled-watch", Extent::Faults, |reference| stalled_watch::check(reference).boxed_local()),
     // It compares the requests of all checks.
@@ -107,7 +109,7 @@ type Faults = for<'r, 'a> fn(&'r Reference<'a>) -> LocalBoxFuture<'r, Result<Vec
 
 /// The checks of whose faults `--only CHECK:FAULT` chooses one, and the names of these faults.
 #[rustfmt::skip]
-const WITH_FAULTS: [(&str, Faults); 9] = [
+const WITH_FAULTS: [(&str, Faults); 10] = [
     (changes_in_a_row::NAME, |reference| changes_in_a_row::faults(reference).boxed_local()),
     (deletes_cleanly::NAME, |reference| deletes_cleanly::faults(reference).boxed_local()),
     (crash_between_writes::NAME, |reference| ready(Ok(crash_between_writes::faults(reference))).boxed_local()),
@@ -117,6 +119,7 @@ const WITH_FAULTS: [(&str, Faults); 9] = [
     (accepts_valid_objects::NAME, |reference| accepts_valid_objects::faults(reference).boxed_local()),
     (lost_answers::NAME, |reference| ready(Ok(lost_answers::faults(reference))).boxed_local()),
     (name_taken::NAME, |reference| ready(Ok(name_taken::faults(reference))).boxed_local()),
+    (two_operators::NAME, |reference| two_operators::faults(reference).boxed_local()),
 ];
 
 /// The names of the faults of a check of [`WITH_FAULTS`].
@@ -201,6 +204,16 @@ fn failure(verdict: Verdict, late: &mut Option<Verdict>) -> Option<Verdict> {
         Outcome::Pass | Outcome::Skip => {}
     }
     None
+}
+
+/// Runs a fault, and once more if it fails: a failure that shows only once may have another cause.
+async fn judged_twice(run: impl AsyncFn() -> Result<Verdict, CannotJudge>) -> Result<Verdict, CannotJudge> {
+    let mut verdict = run().await?;
+    if verdict.result == Outcome::Fail && run().await?.result == Outcome::Pass {
+        verdict.result = Outcome::Warn;
+        verdict.reason.push_str(" (in one of two runs)");
+    }
+    Ok(verdict)
 }
 
 /// Runs faults, as many at a time as the operator can run, up to the first failure. Returns this, or else a warning, or a pass, or a skip, if there is

@@ -216,9 +216,13 @@ impl<'a> Lab<'a> {
         Ok(lab)
     }
 
-    /// A run up to the operator that waits for the samples.
-    pub(super) async fn started(scorecard: &'a Scorecard) -> Result<Lab<'a>, CannotJudge> {
+    /// A run up to the operators that wait for the samples.
+    pub(super) async fn started(
+        scorecard: &'a Scorecard,
+        programs: &[Program],
+    ) -> Result<Lab<'a>, CannotJudge> {
         let mut lab = Lab::new(scorecard).await?;
+        lab.programs = programs.to_vec();
         lab.start()?;
         lab.connected().await?;
         Ok(lab)
@@ -230,7 +234,7 @@ impl<'a> Lab<'a> {
     }
 
     /// The user of the process of a program.
-    fn user_of(&self, program: Program) -> String {
+    pub(super) fn user_of(&self, program: Program) -> String {
         let process = self.processes.iter().find(|process| process.program == program);
         process.map(|process| process.user.clone()).unwrap_or_default()
     }
@@ -342,27 +346,29 @@ impl<'a> Lab<'a> {
             if self.is_holding() {
                 return Ok(());
             }
-            let do_all_ask = self.processes.iter().all(asks);
-            if do_all_ask && requests.iter().any(is_read) {
+            let silent = self.processes.iter().find(|process| !asks(process));
+            if silent.is_none() && requests.iter().any(is_read) {
                 break;
             }
+            let name = silent.map(|process| process.program.name());
             if let Some((process, end)) = self.ended() {
                 let what = if asks(&process) {
                     "before it read the samples' kind"
                 } else {
                     "before its first request"
                 };
-                return Err(CannotJudge(format!("COMMAND ended {what}: {end}")));
+                return Err(CannotJudge(format!("{} ended {what}: {end}", process.program.name())));
             }
             if TICK * asleep > limit || TICK * ticks > limit * BUSY_START {
                 let secs = limit.as_secs();
-                return Err(CannotJudge(if do_all_ask {
-                    format!("COMMAND did not list or watch {} within {secs} s", collections.join(", "))
-                } else {
-                    format!(
-                        "COMMAND sent no request within {secs} s: does it read KUBECONFIG? {{kubeconfig}} in its arguments becomes \
+                return Err(CannotJudge(match name {
+                    None => {
+                        format!("COMMAND did not list or watch {} within {secs} s", collections.join(", "))
+                    }
+                    Some(name) => format!(
+                        "{name} sent no request within {secs} s: does it read KUBECONFIG? {{kubeconfig}} in its arguments becomes \
                          the path"
-                    )
+                    ),
                 }));
             }
             sleep(TICK).await;
@@ -781,31 +787,45 @@ impl<'a> Lab<'a> {
         unused.map(|(flag, value)| format!("{flag} {value}")).collect()
     }
 
-    /// Whether somebody works: records, locks, what `--ignore` has, and known noise are not work.
-    fn is_work(&self, write: &WriteRecord) -> bool {
+    /// Whether a write is judged: records, locks and what `--ignore` has are not.
+    fn is_judged(&self, write: &WriteRecord) -> bool {
         let object = write.after.as_ref().or(write.before.as_ref()).map_or(&Value::Null, |object| object);
         if !snapshot::is_compared(&write.resource, object) {
             return false;
         }
         let ignore = &self.scorecard.ignore;
-        if !ignore.is_empty() && snapshot::is_ignored(write, &self.kind_of(&write.resource), ignore) {
-            return false;
-        }
+        ignore.is_empty() || !snapshot::is_ignored(write, &self.kind_of(&write.resource), ignore)
+    }
+
+    /// Whether somebody works: known noise is not work.
+    fn is_work(&self, write: &WriteRecord) -> bool {
         let object = name_of(write);
         let is_noise = |path: &String| {
             let of_object = self.noise.iter().filter(|(of, _)| *of == object);
             of_object.map(|(_, noise)| noise).any(|noise| noise == path)
         };
-        let paths = match write.verb() {
-            "update" => write.changed_paths(),
-            _ => vec![String::new()],
-        };
-        !paths.iter().all(is_noise)
+        self.is_judged(write) && !written_paths(write).iter().all(is_noise)
     }
 
     fn writes_since(&self, version: u64) -> Vec<WriteRecord> {
         let earlier = self.earlier.iter().filter(|write| write.version > version);
         earlier.cloned().chain(self.server.writes_since(version)).collect()
+    }
+
+    /// A field that two programs have written since a version: `configmaps/default/a .data.text`. An object without a field if both have created
+    /// or deleted it.
+    pub(super) fn written_by_two(&self, version: u64) -> Option<String> {
+        let mut writers: BTreeMap<String, Program> = BTreeMap::new();
+        for write in self.writes_since(version).iter().filter(|write| self.is_judged(write)) {
+            let Some(program) = Program::of_user(&write.user) else { continue };
+            for path in written_paths(write) {
+                let field = format!("{} {path}", name_of(write)).trim_end().to_owned();
+                if writers.insert(field.clone(), program).is_some_and(|other| other != program) {
+                    return Some(field);
+                }
+            }
+        }
+        None
     }
 
     /// The operator's writes that count as work, since a version.
@@ -886,7 +906,8 @@ impl<'a> Lab<'a> {
             if let Some((process, end)) = self.ended() {
                 self.incidents.push(format!("it ended: {end}"));
                 if self.incidents.len() > RESTARTS_MAX {
-                    return Err(CannotJudge(format!("COMMAND ended {} times: {end}", self.incidents.len())));
+                    let (name, times) = (process.program.name(), self.incidents.len());
+                    return Err(CannotJudge(format!("{name} ended {times} times: {end}")));
                 }
                 self.start_program(process.program)?;
                 (idle, sleeping) = (0, 0);
@@ -920,11 +941,7 @@ impl<'a> Lab<'a> {
         }
         for (object, writes) in writes.into_iter().filter(|(_, writes)| writes.len() > limit) {
             for write in &writes[writes.len() / 2..] {
-                let mut paths = write.changed_paths();
-                if write.verb() != "update" {
-                    paths.push(String::new());
-                }
-                self.noise.extend(paths.into_iter().map(|path| (object.clone(), path)));
+                self.noise.extend(written_paths(write).into_iter().map(|path| (object.clone(), path)));
             }
         }
         Ok(())
@@ -1011,11 +1028,12 @@ impl<'a> Lab<'a> {
         }
     }
 
-    /// Waits until the operator has written something, but not longer than [`Scorecard::patience`]. On a busy machine, it may look settled
-    /// before it has begun. Returns the ticks.
+    /// Waits until the operator has written something, or a fault holds a request, but not longer than [`Scorecard::patience`]. On a busy
+    /// machine, it may look settled before it has begun. Returns the ticks.
     pub(super) async fn until_work_since(&self, version: u64) -> u32 {
         let mut ticks = 0;
-        while self.work_since(version).is_empty() && TICK * ticks < self.scorecard.patience {
+        let is_idle = || self.work_since(version).is_empty() && !self.is_holding();
+        while is_idle() && TICK * ticks < self.scorecard.patience {
             sleep(TICK).await;
             ticks += 1;
         }
@@ -1120,6 +1138,14 @@ impl Drop for Lab<'_> {
 /// `configmaps/default/web`
 pub(super) fn name_of(write: &WriteRecord) -> String {
     format!("{}/{}", write.resource, write.object)
+}
+
+/// The changed fields, or an empty path for an object that is created or deleted.
+fn written_paths(write: &WriteRecord) -> Vec<String> {
+    match write.verb() {
+        "update" => write.changed_paths(),
+        _ => vec![String::new()],
+    }
 }
 
 /// The lock of a new directory. It has its name only when it is locked.

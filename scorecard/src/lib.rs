@@ -21,7 +21,7 @@
 //! reference  two runs without a fault; runs up to a write
 //! lab        a run: server, operator, samples; when it has settled
 //! snapshot   the state of a server without what is random, and differences
-//! process    the operator's process
+//! process    the operators' processes
 //! journal    what happened in a run
 //! report     results
 //! sample_condition when a sample is settled
@@ -46,7 +46,6 @@ use std::{pin::pin, time::Instant};
 
 use futures_util::{StreamExt, stream};
 
-use self::reference::Reference;
 pub use self::{
     journal::Journal,
     report::{CheckResult, Outcome, Report, Verdict},
@@ -54,6 +53,7 @@ pub use self::{
     settings::{CannotJudge, Extent, Scorecard},
     snapshot::Mismatch,
 };
+use self::{process::Program, reference::Reference};
 
 /// The names of the checks, in the order in which they run.
 #[must_use]
@@ -87,7 +87,7 @@ fn of_runs(scorecard: &Scorecard) -> impl Iterator<Item = checks::NamedCheck> {
 pub async fn faults(scorecard: &Scorecard, check: &str) -> Result<Vec<String>, CannotJudge> {
     checks::validate_with_faults("--list-faults", check, check)?;
     process::validate_placeholders(&scorecard.command)?;
-    checks::faults_of(check, &Reference::of(scorecard).await?).await
+    checks::faults_of(check, &Reference::of(scorecard, &[Program::Judged]).await?).await
 }
 
 /// Runs the checks. `done` is called after each.
@@ -107,6 +107,7 @@ async fn run_all(scorecard: &Scorecard, mut done: impl FnMut(&CheckResult)) -> R
     checks::validate_only(&scorecard.only, &names())?;
     process::validate_placeholders(&scorecard.command)?;
     process::validate_placeholders(&scorecard.previous)?;
+    process::validate_placeholders(&scorecard.and)?;
     lab::remove_left_behind();
     let mut report = Report { checks: Vec::new(), seed: scorecard.seed };
     let mut add = |report: &mut Report, check: CheckResult| {
@@ -124,12 +125,16 @@ async fn run_all(scorecard: &Scorecard, mut done: impl FnMut(&CheckResult)) -> R
     }
     checks::shipped_role::rules(&scorecard.rbac)?;
     scorecard.validate_ignored_paths()?;
-    let (reference, without_fault) = journal::recorded(Reference::of(scorecard)).await;
+    let (reference, without_fault) = journal::recorded(Reference::of(scorecard, &[Program::Judged])).await;
     let reference = reference?;
     reference.validate_kinds().await?;
     checks::validate_faults(&reference).await?;
-    if !scorecard.previous.is_empty() && of_runs.iter().any(|(name, ..)| *name == checks::upgrade::NAME) {
+    let runs = |check: &str| of_runs.iter().any(|(name, ..)| *name == check);
+    if !scorecard.previous.is_empty() && runs(checks::upgrade::NAME) {
         reference.previous().await?;
+    }
+    if !scorecard.and.is_empty() && runs(checks::two_operators::NAME) {
+        reference.both().await?;
     }
     let run = async |(name, _, run): checks::NamedCheck| {
         let started = Instant::now();

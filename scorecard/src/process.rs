@@ -48,10 +48,12 @@ pub(super) enum Program {
     Judged,
     /// The program of [`Scorecard::previous`].
     Previous,
+    /// The program of [`Scorecard::and`].
+    Other,
 }
 
 impl Program {
-    const ALL: [Program; 2] = [Program::Judged, Program::Previous];
+    const ALL: [Program; 3] = [Program::Judged, Program::Previous, Program::Other];
 
     /// The name of the user as which the process of a start asks: `operator-1`, `operator-2-previous`.
     pub(super) fn user(self, start: usize) -> String {
@@ -68,6 +70,15 @@ impl Program {
         match self {
             Program::Judged => "",
             Program::Previous => "-previous",
+            Program::Other => "-and",
+        }
+    }
+
+    /// What a report calls it.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Program::Judged | Program::Previous => "COMMAND",
+            Program::Other => "the operator of --and",
         }
     }
 
@@ -75,6 +86,7 @@ impl Program {
         match self {
             Program::Judged => &scorecard.command,
             Program::Previous => &scorecard.previous,
+            Program::Other => &scorecard.and,
         }
     }
 }

@@ -26,6 +26,8 @@ use super::{
 pub(super) struct Trigger {
     /// `create/services/default/web#1`: the same in each run.
     pub(super) name: String,
+    /// The program that writes.
+    pub(super) program: Program,
     pub(super) method: String,
     pub(super) path: String,
     /// Which of the requests with this method and path in their target.
@@ -66,6 +68,7 @@ pub(super) const NOT_REPAIRED: [&str; 3] = ["Job", "PersistentVolumeClaim", "Eve
 /// What is expected of a correct operator.
 pub(super) struct Reference<'a> {
     pub(super) scorecard: &'a Scorecard,
+    programs: Vec<Program>,
     pub(super) state: Snapshot,
     pub(super) mask: Mask,
     /// The creations and deletions of each object: the larger numbers of both runs.
@@ -90,6 +93,7 @@ pub(super) struct Reference<'a> {
     repaired: OnceCell<Vec<ChildKey>>,
     deleted: OnceCell<Deleted<'a>>,
     previous: OnceCell<Lab<'a>>,
+    both: OnceCell<Box<Reference<'a>>>,
 }
 
 /// A run whose custom resources are deleted when the operator has settled, and the writes of the operator for that.
@@ -113,12 +117,16 @@ struct Run<'a> {
 }
 
 impl<'a> Reference<'a> {
-    pub(super) async fn of(scorecard: &'a Scorecard) -> Result<Reference<'a>, CannotJudge> {
+    /// Runs without a fault, of one program or of several together.
+    pub(super) async fn of(
+        scorecard: &'a Scorecard,
+        programs: &[Program],
+    ) -> Result<Reference<'a>, CannotJudge> {
         // Samples that are refused are an error before anything is started.
         let mut lab = Lab::new(scorecard).await?;
         lab.create_samples().await?;
         lab.end().await;
-        let (first, second, jobs) = two_runs(scorecard).await?;
+        let (first, second, jobs) = two_runs(scorecard, programs).await?;
         let (mut mask, mut problems) = (Mask::default(), second.problems.clone());
         problems.extend(first.problems.iter().cloned());
         mask.fields.extend(first.loops.iter().chain(&second.loops).cloned());
@@ -150,10 +158,12 @@ impl<'a> Reference<'a> {
             requests: first.pace.requests.max(second.pace.requests),
         };
         let Run { lab: first, state, loops, worked, requests, writes, .. } = first;
-        let triggers = triggers(&requests, &writes, &mask);
+        let triggers = programs.iter().flat_map(|program| triggers(*program, &requests, &writes, &mask));
+        let triggers = triggers.collect();
         let writes = writes.iter().map(|write| format!("{} {}", write.verb(), write.resource)).collect();
         Ok(Reference {
             scorecard,
+            programs: programs.to_vec(),
             state,
             mask,
             counts,
@@ -170,6 +180,7 @@ impl<'a> Reference<'a> {
             repaired: OnceCell::new(),
             deleted: OnceCell::new(),
             previous: OnceCell::new(),
+            both: OnceCell::new(),
         })
     }
 
@@ -200,6 +211,7 @@ impl<'a> Reference<'a> {
     /// As [`Reference::lab`], with an operator that has only these permissions.
     pub(super) async fn lab_with(&self, permissions: Option<Vec<Rule>>) -> Result<Lab<'a>, CannotJudge> {
         let mut lab = Lab::new(self.scorecard).await?;
+        lab.programs.clone_from(&self.programs);
         lab.permissions = permissions;
         self.begin(lab).await
     }
@@ -290,14 +302,20 @@ impl<'a> Reference<'a> {
     /// A new run with a fault at a write of the operator, up to the settled operator.
     pub(super) async fn with_fault(&self, trigger: &Trigger, fault: Fault) -> Result<Lab<'a>, CannotJudge> {
         let mut lab = self.lab().await?;
-        lab.server.fault(fault.on(&trigger.method, &trigger.path).by(&lab.user()).nth(trigger.nth));
+        lab.server.fault(
+            fault.on(&trigger.method, &trigger.path).by(&lab.user_of(trigger.program)).nth(trigger.nth),
+        );
         lab.settle_with_samples().await?;
         Ok(lab)
     }
 
-    /// A new run up to a write of the operator: its answer is held. `None`: the write did not come.
-    pub(super) async fn held_at(&self, trigger: &Trigger) -> Result<Option<Lab<'a>>, CannotJudge> {
-        let lab = self.with_fault(trigger, Fault::HoldAnswer).await?;
+    /// A new run up to a write of the operator: it is held, or its answer. `None`: the write did not come.
+    pub(super) async fn held_at(
+        &self,
+        trigger: &Trigger,
+        hold: Fault,
+    ) -> Result<Option<Lab<'a>>, CannotJudge> {
+        let lab = self.with_fault(trigger, hold).await?;
         if lab.is_holding() {
             return Ok(Some(lab));
         }
@@ -340,7 +358,8 @@ impl<'a> Reference<'a> {
             lab.delete_samples("Background").await;
             lab.settle().await?;
             lab.lasting(|lab| lab.remaining()).await?;
-            let writes = triggers(&lab.server.requests(), &lab.work_since(settled), &self.mask);
+            let (requests, writes) = (lab.server.requests(), lab.work_since(settled));
+            let writes = triggers(Program::Judged, &requests, &writes, &self.mask);
             lab.kill().await;
             Ok(Deleted { lab, writes })
         });
@@ -362,6 +381,19 @@ impl<'a> Reference<'a> {
             Ok(lab)
         });
         previous.await.map_err(|CannotJudge(why)| CannotJudge(format!("--previous: {why}")))
+    }
+
+    /// The runs without a fault of this operator together with the one of [`Scorecard::and`].
+    pub(super) async fn both(&self) -> Result<&Reference<'a>, CannotJudge> {
+        let both = self.both.get_or_try_init(async || {
+            if self.jobs == 1 {
+                // The operator that waits for the next check would be a third one.
+                self.end_given_back().await;
+            }
+            Ok(Box::new(Box::pin(Reference::of(self.scorecard, &[Program::Judged, Program::Other])).await?))
+        });
+        let both = both.await.map_err(|CannotJudge(why)| CannotJudge(format!("with --and: {why}")))?;
+        Ok(both)
     }
 
     /// Waits until a run has the state of the reference.
@@ -409,9 +441,13 @@ impl Run<'_> {
 }
 
 /// Two runs without a fault, and how many runs can be at a time: only one if two disturb each other, as with a fixed port.
-async fn two_runs(scorecard: &Scorecard) -> Result<(Run<'_>, Run<'_>, usize), CannotJudge> {
+async fn two_runs<'a>(
+    scorecard: &'a Scorecard,
+    programs: &[Program],
+) -> Result<(Run<'a>, Run<'a>, usize), CannotJudge> {
+    let run = || Box::pin(run(scorecard, programs));
     if scorecard.jobs > 1 {
-        match tokio::join!(Box::pin(run(scorecard)), Box::pin(run(scorecard))) {
+        match tokio::join!(run(), run()) {
             (Ok(first), Ok(second))
                 if first.problems.is_empty() == second.problems.is_empty()
                     && !first.has_other_objects(&second) =>
@@ -422,10 +458,10 @@ async fn two_runs(scorecard: &Scorecard) -> Result<(Run<'_>, Run<'_>, usize), Ca
             (Ok(_) | Err(_), Ok(_)) | (Ok(_), Err(_)) => {}
         }
     }
-    let (mut first, mut second) = (run(scorecard).await?, run(scorecard).await?);
+    let (mut first, mut second) = (run().await?, run().await?);
     if first.has_other_objects(&second) {
         // One of the two may have been cut short on a busy machine.
-        first = std::mem::replace(&mut second, run(scorecard).await?);
+        first = std::mem::replace(&mut second, run().await?);
     }
     Ok((first, second, 1))
 }
@@ -440,8 +476,8 @@ fn both(one: String, other: &str) -> String {
     }
 }
 
-async fn run(scorecard: &Scorecard) -> Result<Run<'_>, CannotJudge> {
-    let mut lab = Lab::started(scorecard).await?;
+async fn run<'a>(scorecard: &'a Scorecard, programs: &[Program]) -> Result<Run<'a>, CannotJudge> {
+    let mut lab = Lab::started(scorecard, programs).await?;
     lab.create_samples().await?;
     let started = Instant::now();
     let first = lab.until_work_since(lab.version).await;
@@ -491,10 +527,16 @@ fn without_random_parts(counts: BTreeMap<String, [usize; 2]>, mask: &Mask) -> BT
     sums
 }
 
-/// The writes as triggers, each with its number among the requests that a fault with its method and path counts.
-fn triggers(requests: &[RequestRecord], writes: &[WriteRecord], mask: &Mask) -> Vec<Trigger> {
-    let own: Vec<&RequestRecord> =
-        requests.iter().filter(|request| writes.iter().any(|write| write.user == request.user)).collect();
+/// The writes of a program as triggers, each with its number among the requests that a fault with its method and path counts.
+fn triggers(
+    program: Program,
+    requests: &[RequestRecord],
+    writes: &[WriteRecord],
+    mask: &Mask,
+) -> Vec<Trigger> {
+    let is_own = |user: &str| Program::of_user(user) == Some(program);
+    let own: Vec<&RequestRecord> = requests.iter().filter(|request| is_own(&request.user)).collect();
+    let writes: Vec<&WriteRecord> = writes.iter().filter(|write| is_own(&write.user)).collect();
     let names = writes.iter().map(|write| {
         let object = write.after.as_ref().or(write.before.as_ref());
         object.map(|object| name_of(&write.resource, &write.object, object)).unwrap_or_default()
@@ -503,7 +545,7 @@ fn triggers(requests: &[RequestRecord], writes: &[WriteRecord], mask: &Mask) -> 
     let parts = mask.random_parts(names.iter());
     let mut triggers: Vec<Trigger> = Vec::new();
     let mut from = 0;
-    for (write, name) in writes.iter().zip(&names) {
+    for (write, name) in writes.into_iter().zip(&names) {
         let is_it = |request: &&RequestRecord| {
             request.method == write.method && request.path == write.path && request.status < 300
         };
@@ -525,7 +567,14 @@ fn triggers(requests: &[RequestRecord], writes: &[WriteRecord], mask: &Mask) -> 
         };
         let nth = own[..from].iter().filter(matches).count() as u64;
         let (method, path, version) = (write.method.clone(), write.path.clone(), write.version);
-        triggers.push(Trigger { name: format!("{name}#{}", before + 1), method, path, nth, version });
+        triggers.push(Trigger {
+            name: format!("{name}#{}", before + 1),
+            program,
+            method,
+            path,
+            nth,
+            version,
+        });
     }
     triggers
 }

@@ -33,6 +33,8 @@ pub struct Scorecard {
     pub command: Vec<String>,
     /// The program of the version before, and its arguments, to test the upgrade from it.
     pub previous: Vec<String>,
+    /// The program of another operator, and its arguments, to test both together.
+    pub and: Vec<String>,
     /// Kinds of objects that may stay after the deletion: `PersistentVolumeClaim`.
     pub keep: Vec<String>,
     /// What is not compared, and may be written at any time: a `KIND`, or a field as `KIND:PATH`, such as `ConfigMap:.data.time`.
@@ -66,6 +68,7 @@ impl Scorecard {
             bundle: Vec::new(),
             command,
             previous: Vec::new(),
+            and: Vec::new(),
             keep: Vec::new(),
             ignore: Vec::new(),
             extent: Extent::Checks,

@@ -6,7 +6,7 @@
 //!
 //! It would have found rabbitmq/cluster-operator#782: died after it had deleted the StatefulSet, and never resized the claims.
 
-use super::worst;
+use super::{judged_twice, worst};
 use crate::{
     fault_choice::FaultChoice,
     reference::{Reference, Trigger},
@@ -55,7 +55,7 @@ pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJu
     if choice.tried.is_empty() {
         return Ok(Verdict::new(Outcome::Skip, "the operator makes no write that each run has"));
     }
-    let runs = choice.tried.iter().map(|crash| judged(reference, crash));
+    let runs = choice.tried.iter().map(|crash| judged_twice(async || run(reference, crash).await));
     let worst = worst(reference, runs).await?.filter(|worst| worst.result != Outcome::Pass);
     let writes = reference.triggers.len();
     let pass = || Verdict::pass(format!("{}, between {writes} different writes", choice.text("crashes")));
@@ -85,16 +85,6 @@ fn crashes(reference: &Reference<'_>) -> Vec<Crash> {
     crashes.sort_by_key(|crash| crash.version);
     crashes.dedup_by_key(|crash| crash.version);
     crashes
-}
-
-/// A failure that shows only once may have another cause.
-async fn judged(reference: &Reference<'_>, crash: &Crash) -> Result<Verdict, CannotJudge> {
-    let mut verdict = run(reference, crash).await?;
-    if verdict.result == Outcome::Fail && run(reference, crash).await?.result == Outcome::Pass {
-        verdict.result = Outcome::Warn;
-        verdict.reason.push_str(" (in one of two runs)");
-    }
-    Ok(verdict)
 }
 
 async fn run(reference: &Reference<'_>, crash: &Crash) -> Result<Verdict, CannotJudge> {

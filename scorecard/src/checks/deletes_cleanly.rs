@@ -4,6 +4,8 @@
 //!
 //! It would have found zalando/postgres-operator#3162: Secrets that stay for ever.
 
+use listwatch_apiserver::Fault;
+
 use super::worst;
 use crate::{
     fault_choice::FaultChoice,
@@ -110,7 +112,7 @@ async fn run<'a>(
             lab
         }
         Moment::After(trigger) => {
-            let Some(lab) = reference.held_at(trigger).await? else {
+            let Some(lab) = reference.held_at(trigger, Fault::HoldAnswer).await? else {
                 return Ok(Verdict::new(Outcome::Skip, "the write did not come"));
             };
             lab.delete_samples("Background").await;

@@ -16,7 +16,7 @@ use listwatch_scorecard::{self as scorecard, CannotJudge, CheckResult, Extent, O
 use serde_json::{Value, json};
 
 /// The bugs, the check that finds each, and what it says.
-const BUGS: [(&str, &str, &str); 62] = [
+const BUGS: [(&str, &str, &str); 64] = [
     ("panics", "converges", "panicked at"),
     ("polls", "quiet", " requests in "),
     ("spins", "quiet", " s of CPU time in "),
@@ -205,6 +205,18 @@ const BUGS: [(&str, &str, &str); 62] = [
         "upgrade",
         "while the previous version still runs: writes configmaps/default/a for ever: .data.version",
     ),
+    // Beside it, a version 2.
+    (
+        "is-version-1",
+        "two-operators",
+        "COMMAND and the operator of --and write configmaps/default/a .data.version in turn",
+    ),
+    // Beside the correct operator.
+    (
+        "paints-what-is-new",
+        "two-operators",
+        "the operator of --and was killed before update/configmaps/default/a#1: configmaps/default/a .data.paint is null, expected \"red\"",
+    ),
     ("trusts-silence", "stalled-watch", "was not created again within 4 s, while its watch was silent"),
     ("deletes-by-name", "time-travel", "it deleted secrets/default/a of the new object"),
     ("deletes-by-name-at-times", "time-travel", "it deleted secrets/default/a of the new object"),
@@ -300,11 +312,12 @@ fn role(missing: &str) -> Value {
 }
 
 /// `converges FAIL`, for each check that found something. One warns of the Secrets in the ClusterRole. Without a bundle, without other objects than Pages,
-/// without pages of lists, and without a previous version, one each is skipped.
+/// without pages of lists, without a previous version, and without a second operator, one each is skipped.
 fn found(report: &Report) -> Vec<String> {
     let found = report.checks.iter().filter(|check| check.verdict.result != Outcome::Pass);
     let found = found.filter(|check| match check.verdict.result {
-        Outcome::Skip => !["bundle-valid", "follows-inputs", "long-lists", "upgrade"].contains(&check.name),
+        Outcome::Skip => !["bundle-valid", "follows-inputs", "long-lists", "upgrade", "two-operators"]
+            .contains(&check.name),
         Outcome::Warn => check.name != "least-privilege",
         Outcome::Pass | Outcome::Fail => true,
     });
@@ -425,6 +438,16 @@ async fn an_upgrade_that_adds_a_field_passes() {
     }
 }
 
+/// One that adds a field to what the operator creates, and a second replica without leader election.
+#[tokio::test]
+async fn an_operator_beside_one_that_leaves_its_fields_alone_passes() {
+    for other in ["paints", ""] {
+        let (only, and) = (vec!["two-operators".to_owned()], command(other));
+        let report = scorecard::run(&Scorecard { only, and, ..settings(command("")) }, |_| {}).await.unwrap();
+        assert_eq!(report.checks[0].verdict.result, Outcome::Pass, "{other}: {}", report.checks[0]);
+    }
+}
+
 /// What was ignored was not compared, but counted as a write of an operator that has settled.
 #[tokio::test]
 async fn an_operator_that_acts_by_time_settles_without_what_is_ignored() {
@@ -512,8 +535,10 @@ fn impatient(bug: &str) -> Scorecard {
         "recreates-what-it-upgrades" | "empties-what-it-upgrades" => command(""),
         _ => Vec::new(),
     };
-    let (mut samples, mut command) = (vec![page()], command(bug));
+    let (mut samples, mut and, mut command) = (vec![page()], Vec::new(), command(bug));
     match bug {
+        "is-version-1" => and = command_of("operator_process", "is-version-2"),
+        "paints-what-is-new" => and = std::mem::replace(&mut command, command_of("operator_process", "")),
         // The other tests need the CPU.
         "spins" => drop(command.splice(..0, ["nice", "-n", "19"].map(str::to_owned))),
         "reads-sources-once" | "keeps-the-first-shards" => samples = larger_samples(),
@@ -525,7 +550,7 @@ fn impatient(bug: &str) -> Scorecard {
         }
         _ => {}
     }
-    Scorecard { seed: 3, patience: Duration::from_secs(1), rbac, samples, previous, ..settings(command) }
+    Scorecard { seed: 3, patience: Duration::from_secs(1), rbac, samples, previous, and, ..settings(command) }
 }
 
 /// What is wrong with the report about an operator with a bug.
@@ -686,6 +711,11 @@ async fn what_cannot_be_judged_is_an_error_in_one_line() {
     let wrong =
         judged(Scorecard { previous, only: vec!["upgrade".to_owned()], ..settings(command("")) }).await;
     assert!(wrong.starts_with("--previous: COMMAND ended before its first request: "), "{wrong}");
+    let and = vec!["false".to_owned()];
+    let wrong =
+        judged(Scorecard { and, only: vec!["two-operators".to_owned()], ..settings(command("")) }).await;
+    let ended = "with --and: the operator of --and ended before its first request: ";
+    assert!(wrong.starts_with(ended), "{wrong}");
     let wrong = Scorecard { keep: vec!["Secrets".to_owned()], ..settings(command("")) };
     assert_eq!(judged(wrong).await, "--keep Secrets: the server has no kind Secrets");
     for (ignored, error) in [

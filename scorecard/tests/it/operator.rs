@@ -38,6 +38,9 @@ const WITH_FINALIZER: [&str; 4] = [
     "one-for-all-namespaces",
 ];
 
+/// Operators that only add a field to what another one creates. The second does not see what it was not there for.
+const PAINTERS: [&str; 2] = ["paints", "paints-what-is-new"];
+
 /// An image that the simulated kubelet cannot pull.
 const BAD_IMAGE: &str = "does-not-exist:scorecard";
 
@@ -78,7 +81,7 @@ pub struct Operator {
     changed: Notify,
     /// Whether Services must be listed, for an operator that does not watch them.
     is_stale: AtomicBool,
-    /// The uids of the Pages that this process has begun.
+    /// The uids of the Pages that this process has begun, or of what was there when a painter started.
     begun: Mutex<BTreeSet<String>>,
     /// The children that this process has created and not seen yet, with the annotations of their Pages.
     expected: Mutex<BTreeMap<(&'static str, Key), Value>>,
@@ -376,6 +379,11 @@ impl Operator {
         let mut caches = self.caches.lock().unwrap();
         self.is_stale.fetch_or(kind == "pages", Relaxed);
         let before = caches.get(kind).cloned();
+        if before.is_none() && self.has("paints-what-is-new") {
+            let items = list["items"].as_array().into_iter().flatten();
+            let uids = items.map(|item| item["metadata"]["uid"].as_str().unwrap().to_owned());
+            self.begun.lock().unwrap().extend(uids);
+        }
         let cache = caches.entry(kind).or_default();
         if !self.has("waits-for-deleted") {
             cache.clear();
@@ -532,7 +540,22 @@ impl Operator {
         }
     }
 
+    /// Adds a field to the ConfigMap of a Page, which another operator creates.
+    async fn paint(&self, page: &Value) -> bool {
+        let ((namespace, name), maps) = (key(page), self.cached("configmaps"));
+        let Some(map) = maps.get(&key(page)) else { return true };
+        let is_known = self.begun.lock().unwrap().contains(map["metadata"]["uid"].as_str().unwrap());
+        if map["data"]["paint"] == "red" || is_known {
+            return true;
+        }
+        let path = format!("{}/{name}", path("configmaps", &namespace));
+        self.send(Method::PATCH, &path, json!({"data": {"paint": "red"}})).await.0 == 200
+    }
+
     async fn reconcile(&self, page: &Value) -> bool {
+        if PAINTERS.contains(&&*self.bug) {
+            return self.paint(page).await;
+        }
         let (uid, phase) = (page["metadata"]["uid"].as_str().unwrap(), page["status"]["phase"].as_str());
         if !page["metadata"]["deletionTimestamp"].is_null() {
             return self.clean_up(page).await;
