@@ -475,6 +475,7 @@ pub(crate) fn meddling(update: &Request, version: u64) -> Request {
     let path = update.path.strip_suffix(&format!("/{of_subresource}")).unwrap_or(&update.path).to_owned();
     let patch = json!({"metadata": {"annotations": {MEDDLED: version.to_string()}}});
     Request {
+        id: 0,
         method: Method::PATCH,
         target: path.clone(),
         path,

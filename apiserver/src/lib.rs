@@ -95,7 +95,7 @@ use std::{
     fs::{DirBuilder, File},
     io::{self, Write},
     path::Path,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, atomic::AtomicU64},
     time::{Duration, SystemTime},
 };
 
@@ -122,7 +122,7 @@ pub use crate::{
     faults::{Cut, Fault, MEDDLED, MEDDLER, Planned, help as fault_help},
     http::LOG_TARGET,
     kinds::{help as kinds_help, json_path::JsonPath},
-    records::{RequestRecord, WriteRecord, differences},
+    records::{EventRecord, RequestRecord, WriteRecord, differences},
     resource::Resource,
     storage::Checkpoint,
 };
@@ -142,6 +142,8 @@ pub struct Options {
     /// certificate is for the name of the Service, `NAME.NAMESPACE.svc`. Without a port, such a call fails as for a Service without
     /// endpoints.
     pub webhook_port: Option<u16>,
+    /// How many of the latest events of watches are recorded: [`ApiServer::events`].
+    pub events: usize,
     /// Whether the controllers run: for garbage collection, namespaces, workloads and Pods.
     pub controllers: bool,
     /// Whether the ServiceAccount of a new Pod must exist, and its token is mounted: the admission plugin ServiceAccount. It
@@ -162,6 +164,7 @@ impl Default for Options {
             history: 10_000,
             rbac: false,
             webhook_port: None,
+            events: 0,
             controllers: true,
             service_account_admission: true,
             exec: Vec::new(),
@@ -216,7 +219,10 @@ impl ApiServer {
             port,
             rules: Mutex::default(),
             rbac: options.rbac,
+            request_ids: AtomicU64::default(),
             requests: Mutex::default(),
+            events: Mutex::default(),
+            events_max: options.events,
             counts: Mutex::default(),
             faults: Faults::default(),
             backup,
@@ -347,6 +353,12 @@ impl ApiServer {
     #[must_use]
     pub fn requests(&self) -> Vec<RequestRecord> {
         lock(&self.server.requests).iter().cloned().collect()
+    }
+
+    /// The latest events that watches have sent, and the ends of watches, oldest first: [`Options::events`].
+    #[must_use]
+    pub fn events(&self) -> Vec<EventRecord> {
+        lock(&self.server.events).iter().cloned().collect()
     }
 
     /// How many records [`ApiServer::requests`] has.

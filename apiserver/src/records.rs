@@ -1,13 +1,15 @@
-//! The records of requests and writes, for tests that ask what a client did.
+//! The records of requests, writes and events, for tests that ask what a client did, and for the lens.
 //!
 //! ```text
 //! $ kubectl get --raw '/listwatch/writes?since=41'
-//! {"changed":[".spec.replicas"],"object":{"kind":"Deployment",…},"resource":"deployments.apps","time":"2026-11-21T07:14:34.250Z","type":"MODIFIED","user":"admin"}
+//! {"changed":[".spec.replicas"],"object":{"kind":"Deployment",…},"request":7,"resource":"deployments.apps","time":"2026-11-21T07:14:34.250120Z","type":"MODIFIED","user":"admin"}
 //! ```
 
 use std::{collections::BTreeSet, sync::Arc, time::SystemTime};
 
 use serde_json::{Value, json};
+
+use crate::{request::ResourcePath, status::qualified};
 
 /// The path at which administrators read the records of requests, and drop them.
 pub(crate) const REQUESTS_PATH: &str = "/listwatch/requests";
@@ -18,6 +20,8 @@ pub(crate) const WRITES_PATH: &str = "/listwatch/writes";
 /// The record of an answered request, as in an audit log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestRecord {
+    /// The first request has 1.
+    pub id: u64,
     /// `GET`, `POST`, …
     pub method: String,
     /// `/api/v1/namespaces`
@@ -32,6 +36,8 @@ pub struct RequestRecord {
     pub user: String,
     /// The HTTP status of the answer.
     pub status: u16,
+    /// When its head was there.
+    pub received: SystemTime,
     /// When it was answered.
     pub time: SystemTime,
     /// The server's version then: writes with larger ones came later.
@@ -51,6 +57,8 @@ pub struct WriteRecord {
     pub method: String,
     /// The path of the request. Empty for the server's controllers.
     pub path: String,
+    /// The [`RequestRecord::id`] of the request. 0 for the server's controllers.
+    pub request: u64,
     /// `deployments.apps`
     pub resource: String,
     /// `default/web`, or `node-1`.
@@ -61,13 +69,49 @@ pub struct WriteRecord {
     pub after: Option<Arc<Value>>,
 }
 
+/// A line that a watch sent to its client, or its end. Recorded if [`Options::events`](crate::Options::events) asks for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EventRecord {
+    /// The [`RequestRecord::id`] of the watch.
+    pub watch: u64,
+    /// When it was handed to the connection.
+    pub time: SystemTime,
+    /// `ADDED`, …, `BOOKMARK` or `ERROR`; `END` if the server ended the watch, `CLOSED` if its client or a broken connection did.
+    pub event: String,
+    /// `default/web`, or `node-1`. Empty without an object.
+    pub object: String,
+    /// The resourceVersion of the object. 0 without an object.
+    pub version: u64,
+}
+
 impl RequestRecord {
     /// A line of JSON.
     #[must_use]
     pub fn line(&self) -> String {
-        let RequestRecord { method, path, query, user, status, time, version, .. } = self;
+        let RequestRecord {
+            id, method, path, query, user, user_agent, status, received, time, version, ..
+        } = self;
         let target = if query.is_empty() { path.clone() } else { format!("{path}?{query}") };
-        json!({"time": rfc3339(*time), "user": user, "method": method, "target": target, "status": status,
+        let mut line = json!({"id": id, "received": rfc3339(*received), "time": rfc3339(*time), "user": user,
+            "userAgent": user_agent, "method": method, "target": target, "status": status,
+            "resourceVersion": version.to_string()});
+        if let Some(path) = ResourcePath::parse(path) {
+            let name = path.name.as_deref().unwrap_or(&self.name);
+            line["resource"] = qualified(&path.plural, &path.group).into();
+            line["namespace"] = path.namespace.into();
+            line["name"] = name.into();
+            line["subresource"] = path.subresource.into();
+        }
+        line.to_string() + "\n"
+    }
+}
+
+impl EventRecord {
+    /// A line of JSON.
+    #[must_use]
+    pub fn line(&self) -> String {
+        let EventRecord { watch, time, event, object, version } = self;
+        json!({"watch": watch, "time": rfc3339(*time), "event": event, "object": object,
             "resourceVersion": version.to_string()})
         .to_string()
             + "\n"
@@ -86,7 +130,7 @@ impl WriteRecord {
         };
         let object = self.after.as_ref().or(self.before.as_ref()).map(|object| self.shown(object));
         json!({"time": rfc3339(self.time), "type": of_event, "object": object, "resource": self.resource,
-            "user": self.user, "changed": self.changed_paths()})
+            "user": self.user, "request": self.request, "changed": self.changed_paths()})
         .to_string()
             + "\n"
     }
@@ -139,9 +183,9 @@ impl WriteRecord {
     }
 }
 
-/// `2026-11-21T07:14:34.250Z`
+/// `2026-11-21T07:14:34.250120Z`. A client answers an event in less than a millisecond.
 fn rfc3339(time: SystemTime) -> String {
-    humantime::format_rfc3339_millis(time).to_string()
+    humantime::format_rfc3339_micros(time).to_string()
 }
 
 /// Adds the paths of the fields in which two values differ.

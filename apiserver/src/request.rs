@@ -34,6 +34,8 @@ const DUPLICATES_MAX: usize = 10;
 
 /// A request with its body. It has no Debug, because the headers contain a token and the body may be a Secret.
 pub(crate) struct Request {
+    /// As in its record.
+    pub(crate) id: u64,
     pub(crate) method: Method,
     /// Path and query, not decoded.
     pub(crate) target: String,
@@ -548,6 +550,7 @@ mod tests {
         let query = Query::default();
         let (target, path) = (String::new(), String::new());
         Request {
+            id: 0,
             method: Method::PATCH,
             target,
             path,

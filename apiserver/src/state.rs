@@ -2,15 +2,17 @@
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{Arc, Mutex, MutexGuard, atomic::AtomicU64},
     time::Duration,
 };
+
+use serde_json::Value;
 
 use crate::{
     authorization::{self, Granted, Permissions, Rule, Subject, Verb},
     exec::ExecRule,
     faults::{Fault, Faults, Planned},
-    records::{RequestRecord, WriteRecord},
+    records::{EventRecord, RequestRecord, WriteRecord},
     request::Request,
     status::StatusError,
     storage::{Checkpoint, Storage, Writer, lock},
@@ -31,7 +33,12 @@ pub(crate) struct Server {
     pub(crate) rules: Mutex<HashMap<String, Vec<Rule>>>,
     /// Whether users without an entry in `rules` need Roles. If not, they have full access.
     pub(crate) rbac: bool,
+    /// The id of the latest request.
+    pub(crate) request_ids: AtomicU64,
     pub(crate) requests: Mutex<VecDeque<RequestRecord>>,
+    pub(crate) events: Mutex<VecDeque<EventRecord>>,
+    /// Most of these.
+    pub(crate) events_max: usize,
     /// How many requests were answered, by the labels of a metric.
     pub(crate) counts: Mutex<BTreeMap<String, u64>>,
     pub(crate) faults: Faults,
@@ -61,7 +68,7 @@ impl Server {
         let mut storage = self.storage();
         let user = request.user.clone().unwrap_or_default();
         let (method, path) = (request.method.to_string(), request.path.clone());
-        storage.writer = Some(Arc::new(Writer { user, method, path }));
+        storage.writer = Some(Arc::new(Writer { user, method, path, request: request.id }));
         storage
     }
 
@@ -147,6 +154,32 @@ impl Server {
         requests.push_back(record);
     }
 
+    /// Records what a watch sends: an event as its line of JSON. Half a line is none.
+    pub(crate) fn record_line(&self, watch: u64, line: &[u8]) {
+        if self.events_max == 0 {
+            return;
+        }
+        let Ok(event) = serde_json::from_slice::<Value>(line) else { return };
+        let metadata = &event["object"]["metadata"];
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let (namespace, name) = (text(&metadata["namespace"]), text(&metadata["name"]));
+        let object = if namespace.is_empty() { name } else { format!("{namespace}/{name}") };
+        let version = text(&metadata["resourceVersion"]).parse().unwrap_or_default();
+        self.record_event(watch, &text(&event["type"]), object, version);
+    }
+
+    pub(crate) fn record_event(&self, watch: u64, event: &str, object: String, version: u64) {
+        if self.events_max == 0 {
+            return;
+        }
+        let time = self.storage().clock.now();
+        let mut events = lock(&self.events);
+        if events.len() == self.events_max {
+            events.pop_front();
+        }
+        events.push_back(EventRecord { watch, time, event: event.to_owned(), object, version });
+    }
+
     /// As [`Server::writes_since`]. Expired, if the history of a collection begins after the version.
     pub(crate) fn all_writes_since(&self, version: u64) -> Result<Vec<WriteRecord>, StatusError> {
         let storage = self.storage();
@@ -210,6 +243,7 @@ fn writes_since(storage: &Storage, version: u64) -> Vec<WriteRecord> {
                 user: by(|writer| &writer.user).unwrap_or_default(),
                 method: by(|writer| &writer.method).unwrap_or_default(),
                 path: by(|writer| &writer.path).unwrap_or_default(),
+                request: change.by.as_deref().map_or(0, |writer| writer.request),
                 resource: name.clone(),
                 object: change.key.clone(),
                 before: change.before.clone(),

@@ -90,6 +90,8 @@ pub(crate) struct Writer {
     pub(crate) user: String,
     pub(crate) method: String,
     pub(crate) path: String,
+    /// The id of the request.
+    pub(crate) request: u64,
 }
 
 impl Change {

@@ -29,7 +29,7 @@ use tokio::{
 };
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
-use crate::{ApiServer, Fault, Options, WriteRecord};
+use crate::{ApiServer, EventRecord, Fault, Options, WriteRecord};
 
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 /// No Secrets exist at the start.
@@ -121,6 +121,16 @@ impl Fixture {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         panic!("{path} never became as wanted: {:?}", self.get(path).await);
+    }
+
+    /// Asks until there is an answer.
+    async fn until_some<T>(&self, ask: impl Fn() -> Option<T>) -> T {
+        loop {
+            if let Some(answer) = ask() {
+                return answer;
+            }
+            sleep(Duration::from_millis(1)).await;
+        }
     }
 
     async fn install_widgets(&self) {
@@ -281,20 +291,22 @@ async fn administrators_read_the_records_of_requests_and_writes_as_lines_of_json
         let lines = text.as_str().expect("text").lines();
         lines.map(|line| serde_json::from_str(line).expect("JSON")).collect()
     };
-    let request = |method: &str, target: &str, status: u16, version: u64| {
-        let target = format!("{SECRETS}{target}");
-        json!({"user": "admin", "method": method, "target": target, "status": status, "resourceVersion": version.to_string()})
+    let request = |id: u64, method: &str, target: &str, name: &str, status: u16, version: u64| {
+        json!({"id": id, "user": "admin", "userAgent": "tests/1", "method": method, "target": format!("{SECRETS}{target}"),
+            "resource": "secrets", "namespace": "default", "name": name, "subresource": null, "status": status,
+            "resourceVersion": version.to_string()})
     };
     let expected = [
-        request("POST", "", 201, before + 1),
-        request("PATCH", "/a", 200, before + 2),
-        request("GET", "/b?pretty=1", 404, before + 2),
+        request(2, "POST", "", "a", 201, before + 1),
+        request(3, "PATCH", "/a", "a", 200, before + 2),
+        request(4, "GET", "/b?pretty=1", "b", 404, before + 2),
     ];
     let (mut requests, mut writes) =
         (lines("/listwatch/requests").await, lines(&format!("/listwatch/writes?since={before}")).await);
     for line in requests.iter_mut().chain(&mut writes) {
         let time = line.as_object_mut().and_then(|line| line.remove("time")).expect("a time");
         humantime::parse_rfc3339(time.as_str().expect("text")).expect("RFC 3339");
+        line.as_object_mut().map(|line| line.remove("received"));
     }
     assert_eq!(requests, expected);
     let shown = |write: &Value| {
@@ -303,6 +315,7 @@ async fn administrators_read_the_records_of_requests_and_writes_as_lines_of_json
     let shown: Vec<String> = writes.iter().map(shown).collect();
     assert_eq!(shown, [r#""ADDED" [] "a""#, r#""MODIFIED" [".metadata.labels"] "a""#]);
     assert!(writes.iter().all(|write| write["object"]["data"].is_null()), "{writes:?}");
+    assert_eq!(writes.iter().map(|write| &write["request"]).collect::<Vec<_>>(), [2, 3]);
     let later = format!("/listwatch/writes?since={}", fixture.server.version());
     assert_eq!(lines(&later).await, Vec::<Value>::new());
     assert_eq!(fixture.get("/listwatch/writes?since=soon").await.0, 400);
@@ -312,6 +325,34 @@ async fn administrators_read_the_records_of_requests_and_writes_as_lines_of_json
     let (status, expired) = fixture.get(&format!("/listwatch/writes?since={before}")).await;
     assert_eq!((status, &expired["reason"]), (410, &json!("Expired")));
     assert_eq!(expired["message"], format!("too old resource version: {before} ({last})"));
+}
+
+/// By default, nothing is recorded.
+#[tokio::test]
+async fn the_latest_events_of_watches_are_recorded_with_their_ends() {
+    for (events, expected) in [
+        (0, vec![]),
+        (2, vec!["1 ERROR  0", "1 END  0"]),
+        (9, vec!["1 ADDED default/a 2", "1 MODIFIED default/a 3", "1 ERROR  0", "1 END  0"]),
+    ] {
+        let fixture = Fixture::with(Options { events, ..quiet() }).await;
+        let before = fixture.server.version();
+        let mut watch = fixture.watch(&format!("{SECRETS}?watch=1&resourceVersion={before}")).await;
+        fixture.post(SECRETS, json!({"metadata": {"name": "a"}})).await;
+        fixture.merge(&format!("{SECRETS}/a"), json!({"metadata": {"labels": {"b": "1"}}})).await;
+        assert_eq!([watch.next().await, watch.next().await], ["ADDED a", "MODIFIED a"]);
+        fixture.server.fault(Fault::ExpireWatches);
+        while watch.line().await.is_some() {}
+        let found = fixture.until_some(|| {
+            let found = fixture.server.events();
+            (events == 0 || found.iter().any(|event| event.event == "END")).then_some(found)
+        });
+        let shown = found.await.into_iter().map(|EventRecord { watch, event, object, version, .. }| {
+            let version = version.checked_sub(before).map_or(0, |since| since + 1);
+            format!("{watch} {event} {object} {version}")
+        });
+        assert_eq!(shown.collect::<Vec<_>>(), expected);
+    }
 }
 
 /// The user was looked up again at the write, so a revoked token wrote as the server's controllers.

@@ -55,7 +55,8 @@ pub(crate) fn watch(
     }
     let course = server.faults.of_watch(&request.target, request.user.as_deref());
     let options = WatchOptions::parse(&request.query, kind, namespace, course)?;
-    let watch = Watch::open(server, kind, options, representation)?;
+    let mut watch = Watch::open(server, kind, options, representation)?;
+    watch.request = request.id;
     if request.wants_websocket() {
         let response = websocket::handshake(request, Stream::new(watch));
         return Ok(Answer::new(response.status().as_u16(), Content::WebSocket(Box::new(response))));

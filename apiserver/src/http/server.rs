@@ -275,6 +275,8 @@ where
     let (parts, body) = request.into_parts();
     let version = parts.version;
     let mut request = head(parts);
+    request.id = server.request_ids.fetch_add(1, Ordering::Relaxed) + 1;
+    let received = server.storage().clock.now();
     let (user, identified) = server.user(&server.storage(), &request);
     request.user.clone_from(&user);
     let fault = match request.path.as_str() {
@@ -323,6 +325,7 @@ where
         (storage.clock.now(), storage.revision())
     };
     server.record(RequestRecord {
+        id: request.id,
         method: request.method.to_string(),
         path: request.path.clone(),
         name: if request.method == Method::POST { request.name_in_body() } else { String::new() },
@@ -330,6 +333,7 @@ where
         user_agent: request.user_agent().to_owned(),
         user: user.unwrap_or_default(),
         status: answer.status,
+        received,
         time: now,
         version: revision,
     });
@@ -350,6 +354,7 @@ where
 /// A request without its body.
 fn head(parts: http::request::Parts) -> Request {
     Request {
+        id: 0,
         can_upgrade: parts.extensions.get::<OnUpgrade>().is_some(),
         method: parts.method,
         path: parts.uri.path().to_owned(),

@@ -142,6 +142,8 @@ fn check_match(send: Option<bool>, matching: &str, continue_token: &str) -> Resu
 /// One open watch.
 pub(crate) struct Watch {
     server: Arc<Server>,
+    /// The id of its request.
+    pub(crate) request: u64,
     kind: Arc<Kind>,
     filter: Filter,
     form: Representation,
@@ -205,6 +207,7 @@ impl Watch {
             if options.bookmarks { next_bookmark(now, deadline, &options.course) } else { None };
         let mut watch = Watch {
             server: Arc::clone(server),
+            request: 0,
             kind: Arc::clone(kind),
             filter: options.filter,
             form,
@@ -265,6 +268,7 @@ impl Watch {
             }
             if let Some(line) = self.lines.pop_front() {
                 self.lines_sent += 1;
+                self.server.record_line(self.request, &line);
                 return Some(Ok(line));
             }
             match self.phase {
@@ -515,6 +519,14 @@ impl Watch {
     fn fail(&mut self, error: StatusError) {
         self.push("ERROR", &error.into_status());
         self.phase = Phase::Ending;
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let is_done = matches!(self.phase, Phase::Ending | Phase::Cutting) && self.lines.is_empty();
+        let end = if is_done { "END" } else { "CLOSED" };
+        self.server.record_event(self.request, end, String::new(), 0);
     }
 }
 

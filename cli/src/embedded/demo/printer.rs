@@ -272,6 +272,7 @@ mod tests {
             ("GET", "/version", "", 200, "get      /version"),
         ] {
             let request = RequestRecord {
+                id: 1,
                 method: method.to_owned(),
                 path: path.to_owned(),
                 name: if method == "POST" { "new".to_owned() } else { String::new() },
@@ -279,6 +280,7 @@ mod tests {
                 user_agent: String::new(),
                 user: String::new(),
                 status,
+                received: SystemTime::UNIX_EPOCH,
                 time: SystemTime::UNIX_EPOCH,
                 version: 1,
             };
