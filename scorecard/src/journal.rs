@@ -2,7 +2,7 @@
 
 use std::{cell::RefCell, collections::BTreeSet};
 
-use listwatch_apiserver::{RequestRecord, WriteRecord};
+use listwatch_apiserver::{EventRecord, RequestRecord, WriteRecord};
 
 use super::process::Program;
 
@@ -51,6 +51,8 @@ pub struct Journal {
     pub requests: Vec<RequestRecord>,
     /// The writes that changed an object.
     pub writes: Vec<WriteRecord>,
+    /// What the watches sent. Only [`observe`](crate::observe) records it.
+    pub events: Vec<EventRecord>,
     /// What the operator's processes wrote, one after the other.
     pub log: String,
 }
@@ -66,6 +68,12 @@ impl Journal {
     #[must_use]
     pub fn writes_jsonl(&self) -> String {
         self.writes.iter().map(WriteRecord::line).collect()
+    }
+
+    /// See [`EventRecord::line`].
+    #[must_use]
+    pub fn events_jsonl(&self) -> String {
+        self.events.iter().map(EventRecord::line).collect()
     }
 }
 

@@ -31,7 +31,7 @@ use super::{
 };
 
 /// How often the server is looked at.
-const TICK: Duration = Duration::from_millis(20);
+pub(super) const TICK: Duration = Duration::from_millis(20);
 
 /// After the runs without a fault, this share of [`Scorecard::settle`] is enough for an operator that sleeps.
 const ASLEEP_SHARE: u32 = 3;
@@ -156,9 +156,10 @@ pub(super) struct Lab<'a> {
 }
 
 impl<'a> Lab<'a> {
-    async fn empty(scorecard: &'a Scorecard) -> Result<Lab<'a>, CannotJudge> {
+    /// A server that records so many events of watches.
+    async fn empty(scorecard: &'a Scorecard, events: usize) -> Result<Lab<'a>, CannotJudge> {
         let cannot = |what: &str, error: std::io::Error| CannotJudge(format!("{what}: {error}"));
-        let options = Options { heartbeat: Duration::from_secs(3600), ..Options::default() };
+        let options = Options { heartbeat: Duration::from_secs(3600), events, ..Options::default() };
         let server = ApiServer::start(options).await.map_err(|error| cannot("start a server", error))?;
         let dir = TempDir::with_prefix(DIR_PREFIX).map_err(|error| cannot("temporary directory", error))?;
         let lock = locked(dir.path()).map_err(|error| cannot("lock", error))?;
@@ -185,7 +186,12 @@ impl<'a> Lab<'a> {
 
     /// A server with the CRDs. Its versions begin a little later in each run, so that an object that has them differs.
     pub(super) async fn new(scorecard: &'a Scorecard) -> Result<Lab<'a>, CannotJudge> {
-        let lab = Lab::empty(scorecard).await?;
+        Lab::with_events(scorecard, 0).await
+    }
+
+    /// The same with a server that records so many events of watches.
+    pub(super) async fn with_events(scorecard: &'a Scorecard, events: usize) -> Result<Lab<'a>, CannotJudge> {
+        let lab = Lab::empty(scorecard, events).await?;
         for number in 0..fastrand::u8(1..20) {
             let mark = json!({"metadata": {"name": format!("scorecard-{number}")}});
             let (status, body) =
@@ -203,7 +209,7 @@ impl<'a> Lab<'a> {
 
     /// A run whose server has the state of another run at a version. No operator runs yet.
     pub(super) async fn at(other: &Lab<'a>, version: u64) -> Result<Lab<'a>, CannotJudge> {
-        let mut lab = Lab::empty(other.scorecard).await?;
+        let mut lab = Lab::empty(other.scorecard, 0).await?;
         let checkpoint = other.server.checkpoint_at(version);
         let checkpoint =
             checkpoint.ok_or_else(|| CannotJudge("more writes than the history keeps".to_owned()))?;
@@ -324,30 +330,36 @@ impl<'a> Lab<'a> {
         self.kill().await;
     }
 
+    fn sample_collections(&self) -> Vec<String> {
+        self.custom_samples().map(|sample| self.collection_of(sample)).collect()
+    }
+
+    /// Whether a process lists or watches the kind of a sample.
+    pub(super) fn reads_samples(&self) -> bool {
+        let collections = self.sample_collections();
+        let is_of_kind = |path: &str| collections.iter().any(|collection| path.ends_with(collection.as_str()));
+        self.server.requests().iter().any(|request| {
+            let is_own = self.processes.iter().any(|process| process.user == request.user);
+            is_own && request.method == "GET" && request.status == 200 && is_of_kind(&request.path)
+        })
+    }
+
     /// Waits until each process has sent a request, one of them lists or watches the kind of a sample, and they have done what they do at
     /// their start. The others may need a Lease before they read the samples' kind.
     ///
     /// Only time in which the processes sleep counts fully: on a busy machine, they wait for a CPU.
     pub(super) async fn connected(&mut self) -> Result<(), CannotJudge> {
-        let collections: Vec<String> =
-            self.custom_samples().map(|sample| self.collection_of(sample)).collect();
         let usual = self.pace.map_or(0, |pace| pace.start);
         let limit = self.scorecard.start.max(TICK * usual * SLOWER_START);
         let (mut ticks, mut asleep) = (0, 0);
         loop {
             let requests = self.server.requests();
             let asks = |process: &Process| requests.iter().any(|request| request.user == process.user);
-            let is_of_kind =
-                |path: &str| collections.iter().any(|collection| path.ends_with(collection.as_str()));
-            let is_read = |request: &RequestRecord| {
-                let is_own = self.processes.iter().any(|process| process.user == request.user);
-                is_own && request.method == "GET" && request.status == 200 && is_of_kind(&request.path)
-            };
             if self.is_holding() {
                 return Ok(());
             }
             let silent = self.processes.iter().find(|process| !asks(process));
-            if silent.is_none() && requests.iter().any(is_read) {
+            if silent.is_none() && self.reads_samples() {
                 break;
             }
             let name = silent.map(|process| process.program.name());
@@ -363,7 +375,8 @@ impl<'a> Lab<'a> {
                 let secs = limit.as_secs();
                 return Err(CannotJudge(match name {
                     None => {
-                        format!("COMMAND did not list or watch {} within {secs} s", collections.join(", "))
+                        let kinds = self.sample_collections().join(", ");
+                        format!("COMMAND did not list or watch {kinds} within {secs} s")
                     }
                     Some(name) => format!(
                         "{name} sent no request within {secs} s: does it read KUBECONFIG? {{kubeconfig}} in its arguments becomes \
@@ -381,7 +394,7 @@ impl<'a> Lab<'a> {
     }
 
     /// A process that has ended by itself, and how.
-    fn ended(&mut self) -> Option<(Process, String)> {
+    pub(super) fn ended(&mut self) -> Option<(Process, String)> {
         let ends = self.processes.iter_mut().map(Process::ended);
         let (at, end) = ends.enumerate().find_map(|(at, end)| Some((at, end?)))?;
         Some((self.processes.remove(at), end))
@@ -1084,7 +1097,7 @@ impl<'a> Lab<'a> {
         }
         let (path, count) = counts.into_iter().max_by_key(|(_, count)| *count)?;
         let secs = started.elapsed().as_secs_f64();
-        (f64::from(count) > RETRIES_MAX + RETRIES_PER_SEC_MAX * secs)
+        (f64::from(count) > retries_max(secs))
             .then(|| format!("{count} requests of {path} in {secs:.1} s, which all got a {status}"))
     }
 
@@ -1123,16 +1136,30 @@ impl<'a> Lab<'a> {
     }
 }
 
-impl Drop for Lab<'_> {
-    fn drop(&mut self) {
+impl Lab<'_> {
+    /// The record of the run, with the writes after a version.
+    pub(super) fn journal(&self, version: u64) -> Journal {
         let logs = (1..=self.starts).map(|start| self.dir.path().join(format!("log-{start}")));
         let log = logs.map(|log| fs::read(log).unwrap_or_default()).collect::<Vec<_>>().concat();
-        journal::ended(Journal {
+        Journal {
             requests: self.server.requests(),
-            writes: self.writes_since(self.version),
+            writes: self.writes_since(version),
+            events: self.server.events(),
             log: String::from_utf8_lossy(&log).into_owned(),
-        });
+        }
     }
+}
+
+impl Drop for Lab<'_> {
+    fn drop(&mut self) {
+        journal::ended(self.journal(self.version));
+    }
+}
+
+/// How many requests of one path, which all fail, a client may send in a time.
+#[must_use]
+pub fn retries_max(secs: f64) -> f64 {
+    RETRIES_MAX + RETRIES_PER_SEC_MAX * secs
 }
 
 /// `configmaps/default/web`

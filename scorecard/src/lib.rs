@@ -18,6 +18,7 @@
 //! trial      samples with other specs
 //! fault_choice the faults of a check that a run tries
 //! spec_changes what a CRD suggests to change
+//! observe    one run without a fault, for others to judge
 //! reference  two runs without a fault; runs up to a write
 //! lab        a run: server, operator, samples; when it has settled
 //! snapshot   the state of a server without what is random, and differences
@@ -32,6 +33,7 @@ mod static_checks;
 mod checks;
 mod trial;
 mod fault_choice;
+mod observe;
 mod spec_changes;
 mod reference;
 mod lab;
@@ -48,6 +50,8 @@ use futures_util::{StreamExt, stream};
 
 pub use self::{
     journal::Journal,
+    lab::retries_max,
+    observe::observe,
     report::{CheckResult, Outcome, Report, Verdict},
     sample_condition::SampleCondition,
     settings::{CannotJudge, Extent, Scorecard},
