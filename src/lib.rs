@@ -93,7 +93,8 @@
 //! formats          parses texts as the Go code of Kubernetes does, for this library, the operators and the API server; `yaml` does so for YAML
 //! apiserver        the embedded API server, which knows nothing of this library
 //! scorecard        finds the bugs of an operator in any language, by faults of that server
-//! cli              the binary: `run`, `get`, `watch`, … and the commands of developers: `demo`, `new`, `scorecard`, …
+//! lens             shows what an operator in any language does, and why, from its requests and the events of its watches
+//! cli              the binary: `run`, `get`, `watch`, … and the commands of developers: `demo`, `new`, `scorecard`, `lens`, …
 //! ```
 //!
 //! # Chapters

@@ -41,6 +41,8 @@ pub use wait::{PATIENCE, eventually, saw, unique, within};
 pub const ADMIN_TOKEN: &str = "admin";
 /// A token without any permission: its user is `jane`.
 pub const JANE_TOKEN: &str = "jane";
+/// A token with full access: its user is `lens`, and what it asks for is audited with its objects.
+pub const LENS_TOKEN: &str = "lens";
 /// The stage of the audit event that is written here when kube-apiserver starts.
 pub const STARTED: &str = "Started";
 
@@ -209,13 +211,21 @@ impl ControlPlane {
         let dir = tempfile::Builder::new().prefix("listwatch-control-plane-").tempdir().unwrap();
         let key = KeyPair::generate().unwrap();
         let audit = json!({
-            "apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["ResponseStarted"],
-            "rules": [{"level": "Metadata", "userGroups": ["system:serviceaccounts"]}, {"level": "None"}],
+            "apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": [
+                {"level": "RequestResponse", "users": [LENS_TOKEN], "omitStages": ["RequestReceived"]},
+                {"level": "Metadata", "userGroups": ["system:serviceaccounts"], "omitStages": ["ResponseStarted"]},
+                {"level": "None"},
+            ],
         });
         for (name, text) in [
             ("sa.key", key.serialize_pem()),
             ("sa.pub", key.public_key_pem()),
-            ("tokens.csv", format!("{ADMIN_TOKEN},admin,1,\"system:masters\"\n{JANE_TOKEN},jane,2\n")),
+            (
+                "tokens.csv",
+                format!(
+                    "{ADMIN_TOKEN},admin,1,\"system:masters\"\n{JANE_TOKEN},jane,2\n{LENS_TOKEN},lens,3,\"system:masters\"\n"
+                ),
+            ),
             ("audit.yaml", audit.to_string()),
             ("audit.log", String::new()),
         ] {
@@ -418,6 +428,14 @@ impl ControlPlane {
     /// The certificate authority of the API server, in PEM.
     pub fn ca_pem(&self) -> String {
         fs::read_to_string(self.dir.path().join("certs/apiserver.crt")).unwrap()
+    }
+
+    /// The lines of the audit log about the user of [`LENS_TOKEN`].
+    pub fn audit_log(&self) -> String {
+        let log = fs::read_to_string(self.dir.path().join("audit.log")).unwrap();
+        // The last line may be half written.
+        let lines = log.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+        lines.filter(|line| line.contains("\"username\":\"lens\"")).collect()
     }
 
     /// The audit events of a service account, after the first `read` bytes of the log. `read` becomes the length of the log. Each

@@ -1,0 +1,578 @@
+//! The rules: each finds one mistake of a client. What a correct client does now and then is no finding, so each has a limit.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    time::{Duration, SystemTime},
+};
+
+use listwatch_scorecard::retries_max;
+use serde_json::Value;
+
+use super::{
+    recording::{Effect, Event, Recording, Request, Write, between, milliseconds},
+    why::{self, Relation, Source, Why},
+};
+
+/// The requests that are counted together came within this time.
+const WINDOW: Duration = Duration::from_secs(60);
+
+/// Writes of one object, each after the event of the one before, that are a loop. An operator that converges has fewer.
+const LOOP_WRITES: usize = 10;
+
+/// A write that comes later after an event has another cause, such as a timer.
+const REACTION_MAX: Duration = Duration::from_secs(1);
+
+/// Writes of one field in turn by two clients: three of each.
+const UNDO_WRITES: usize = 6;
+
+/// Writes of one object without a change. An operator that applies at each event has some while a Deployment rolls out: the idiom of kube-rs.
+const USELESS_WRITES: usize = 20;
+
+/// Lists of the same objects. A watch makes all but the first needless.
+const LISTS: usize = 10;
+
+/// Reads of an object that does not change meanwhile. A leader reads its Lease every two seconds, which is not counted.
+const READS: usize = 20;
+
+/// Conflicts on one object. Some are normal: they are how clients notice each other.
+const CONFLICTS: usize = 5;
+
+/// How long a watch may be closed until it is opened again. client-go opens it at once, or after a second.
+const REOPEN_MAX: Duration = Duration::from_secs(5);
+
+/// Entries of a finding that are shown.
+const ENTRIES_MAX: usize = 6;
+
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// A mistake.
+    Problem,
+    /// Something that costs little, or shows only in an outage.
+    Note,
+}
+
+/// A mistake of a client.
+#[derive(Clone, Debug)]
+pub struct Finding {
+    /// The name of the rule: `wakes-itself`.
+    pub rule: &'static str,
+    /// How bad it is.
+    pub severity: Severity,
+    /// `operator-1 (Go-http-client/2.0)`
+    pub client: String,
+    /// What the client does.
+    pub text: String,
+    /// Why, as far as the recording shows it, and what to do.
+    pub cause: String,
+    /// Some of the requests and events that show it, one a line.
+    pub entries: Vec<String>,
+    /// How often it happened.
+    pub count: usize,
+}
+
+/// What one client did.
+pub(crate) struct Case<'a> {
+    pub(crate) recording: &'a Recording,
+    pub(crate) client: &'a str,
+    requests: Vec<&'a Request>,
+    pub(crate) writes: Vec<Why<'a>>,
+}
+
+/// What a rule finds.
+struct Found {
+    text: String,
+    cause: String,
+    entries: Vec<String>,
+    count: usize,
+}
+
+type Rule = fn(&Case<'_>) -> Vec<Found>;
+
+/// The worst first.
+const RULES: [(&str, Severity, Rule); 10] = [
+    ("wakes-itself", Severity::Problem, wakes_itself),
+    ("undo-each-other", Severity::Problem, undo_each_other),
+    ("watch-not-reopened", Severity::Problem, watch_not_reopened),
+    ("forbidden", Severity::Problem, forbidden),
+    ("retries-without-pause", Severity::Problem, retries_without_pause),
+    ("changes-nothing", Severity::Problem, changes_nothing),
+    ("conflicts", Severity::Problem, conflicts),
+    ("lists-again", Severity::Problem, lists_again),
+    ("reads-again", Severity::Problem, reads_again),
+    ("watch-options", Severity::Note, watch_options),
+];
+
+impl<'a> Case<'a> {
+    pub(crate) fn of(recording: &'a Recording, client: &'a str) -> Case<'a> {
+        let requests = recording.requests.iter().filter(|request| request.client == client).collect();
+        Case { recording, client, requests, writes: why::writes(recording, client) }
+    }
+
+    /// The worst first, and of one rule the most frequent.
+    pub(crate) fn findings(&self) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        for (rule, severity, find) in RULES {
+            let mut found = find(self);
+            found.sort_by_key(|found| std::cmp::Reverse(found.count));
+            findings.extend(found.into_iter().map(|Found { text, cause, entries, count }| Finding {
+                rule,
+                severity,
+                client: self.client.to_owned(),
+                text,
+                cause,
+                entries,
+                count,
+            }));
+        }
+        findings
+    }
+
+    /// The requests by what they are about, without those that are about nothing.
+    fn grouped<K: Ord>(&self, key: impl Fn(&Request) -> Option<K>) -> BTreeMap<K, Vec<&'a Request>> {
+        let mut groups: BTreeMap<K, Vec<&Request>> = BTreeMap::new();
+        for request in self.requests.iter().copied() {
+            if let Some(key) = key(request) {
+                groups.entry(key).or_default().push(request);
+            }
+        }
+        groups
+    }
+
+    /// The lines and ends of the client's watches.
+    fn events(&self) -> impl Iterator<Item = (&'a Event, &'a Request)> {
+        let recording = self.recording;
+        let watches =
+            recording.events.iter().filter_map(move |event| Some((event, recording.request(event.watch)?)));
+        watches.filter(move |(_, watch)| watch.client == self.client)
+    }
+
+    /// A finding about requests.
+    fn found(&self, requests: &[&Request], text: String, cause: &str) -> Found {
+        Found {
+            text,
+            cause: cause.to_owned(),
+            entries: self.request_entries(requests),
+            count: requests.len(),
+        }
+    }
+
+    fn request_entries<'s>(&'s self, requests: impl IntoIterator<Item = &'s &'s Request>) -> Vec<String> {
+        requests.into_iter().take(ENTRIES_MAX).map(|request| self.request_entry(request)).collect()
+    }
+
+    fn request_entry(&self, request: &Request) -> String {
+        let Request { id, method, target, status, .. } = request;
+        let effect = match request.effect {
+            Effect::Changed(at) if self.recording.writes[at].changed.is_empty() => String::new(),
+            Effect::Changed(at) => format!(", changed {}", short(&self.recording.writes[at].changed)),
+            Effect::Nothing => ", changed nothing".to_owned(),
+            Effect::Unknown => String::new(),
+        };
+        format!("{}  #{id} {method} {target}: {status}{effect}", self.at(request.received))
+    }
+
+    fn event_entry(&self, event: &Event) -> String {
+        let Event { watch, event: what, object, version, .. } = event;
+        let about = if object.is_empty() { String::new() } else { format!(" {object}, version {version}") };
+        format!("{}  watch #{watch}: {what}{about}", self.at(event.time))
+    }
+
+    /// `+1.204s`
+    fn at(&self, time: SystemTime) -> String {
+        format!("+{:.3}s", between(self.recording.start(), time).as_secs_f64())
+    }
+}
+
+/// The first paths, and how many more there are.
+pub(crate) fn short(paths: &[String]) -> String {
+    let shown = paths.iter().take(3).map(String::as_str).collect::<Vec<_>>().join(", ");
+    if paths.len() > 3 { format!("{shown} and {} more", paths.len() - 3) } else { shown }
+}
+
+/// Write → event → write, again and again.
+fn wakes_itself(case: &Case<'_>) -> Vec<Found> {
+    let mut objects: BTreeMap<&str, Vec<&Why>> = BTreeMap::new();
+    for why in case.writes.iter().filter(|why| why.write.is_some()) {
+        objects.entry(&why.object).or_default().push(why);
+    }
+    let mut all = Vec::new();
+    for (object, writes) in objects {
+        let writes = longest_echo(&writes);
+        if writes.len() < LOOP_WRITES {
+            continue;
+        }
+        let mut pauses: Vec<Duration> =
+            writes.windows(2).filter_map(|pair| echo(pair[0], pair[1])).map(|(_, took)| took).collect();
+        pauses.sort();
+        // The first may have added what the others change.
+        let mut changed: BTreeSet<&String> = paths(writes[1]).collect();
+        for write in &writes[2..] {
+            changed = changed.intersection(&paths(write).collect()).copied().collect();
+        }
+        let changed: Vec<String> = changed.into_iter().cloned().collect();
+        let what = if changed.is_empty() { "something".to_owned() } else { short(&changed) };
+        let mut entries = Vec::new();
+        for pair in writes.windows(2).take(ENTRIES_MAX / 2) {
+            entries.push(case.request_entry(pair[0].request));
+            entries.extend(echo(pair[0], pair[1]).map(|(event, _)| case.event_entry(event)));
+        }
+        let requests: Vec<&Request> = writes.iter().map(|why| why.request).collect();
+        let pause = milliseconds(pauses[pauses.len() / 2]);
+        all.push(Found {
+            text: format!("writes {object} {}, each time woken by the event of its own write before", often(&requests)),
+            cause: format!("each write changes {what}, so a watch sends a new event, and the next write follows {pause} later (median); write only if something differs, or ignore events that show nothing new"),
+            entries,
+            count: writes.len(),
+        });
+    }
+    all
+}
+
+/// The longest row of writes, each woken by the one before.
+fn longest_echo<'s, 'a>(writes: &'s [&'s Why<'a>]) -> &'s [&'s Why<'a>] {
+    let rows = writes.chunk_by(|first, second| echo(first, second).is_some());
+    rows.max_by_key(|row| row.len()).unwrap_or_default()
+}
+
+fn paths<'a>(why: &Why<'a>) -> impl Iterator<Item = &'a String> {
+    why.write.into_iter().flat_map(|write| &write.changed)
+}
+
+/// The event of the first write that woke the second, and how long this took, if nothing else did.
+fn echo<'a>(first: &Why<'a>, second: &Why<'a>) -> Option<(&'a Event, Duration)> {
+    let (before, after) = (first.write?, second.write?);
+    let own = second
+        .causes
+        .iter()
+        .find(|cause| cause.relation == Relation::Same && cause.event.version == before.version)?;
+    let is_about_more = after.changed.iter().any(|path| !path.starts_with(".status"));
+    // A status that follows a rollout is written often. A spec is not.
+    let is_else = |source| source == Source::Other || source == Source::Controller && !is_about_more;
+    let is_alone =
+        !second.causes.iter().any(|cause| cause.relation != Relation::Unrelated && is_else(cause.source));
+    let is_same = after.changed.iter().any(|path| before.changed.contains(path)) || before.changed.is_empty();
+    (is_alone && is_same && own.took <= REACTION_MAX).then_some((own.event, own.took))
+}
+
+/// `14 times in 2.1 s`
+fn often(requests: &[&Request]) -> String {
+    match requests {
+        [first, .., last] => {
+            let secs = between(first.received, last.received).as_secs_f64();
+            format!("{} times in {secs:.1} s", requests.len())
+        }
+        _ => "once".to_owned(),
+    }
+}
+
+/// Two clients set one field to two values, in turn.
+fn undo_each_other(case: &Case<'_>) -> Vec<Found> {
+    let mut fields: BTreeMap<(&str, &str), Vec<&Write>> = BTreeMap::new();
+    for write in &case.recording.writes {
+        for path in &write.changed {
+            fields.entry((write.object.as_str(), path.as_str())).or_default().push(write);
+        }
+    }
+    let (mut all, judged) = (Vec::new(), case.recording.clients());
+    for ((object, path), writes) in fields {
+        let writes = longest_turns(&writes, path);
+        // Of two clients that are judged, the first gets the finding.
+        let first = judged.iter().find(|client| writes.iter().take(2).any(|write| write.client == **client));
+        if writes.len() < UNDO_WRITES || first.is_none_or(|first| first != case.client) {
+            continue;
+        }
+        let own = usize::from(writes[0].client != case.client);
+        let (own, other) = (writes[own], writes[1 - own]);
+        let name = if other.client.is_empty() { "a controller of the server" } else { &other.client };
+        let value = |write: &Write| match field(&write.value, path) {
+            _ if object.starts_with("secrets/") => "a value".to_owned(),
+            None => "nothing".to_owned(),
+            Some(value) => value.to_string(),
+        };
+        let requests: Vec<&Request> =
+            writes.iter().filter_map(|write| case.recording.request(write.request)).collect();
+        let text = format!("and {name} undo each other: {path} of {object}, {} times", writes.len());
+        let (one, two) = (value(own), value(other));
+        let cause = format!(
+            "{} sets it to {one}, {name} to {two}, in turn; let only one of them own the field",
+            own.client
+        );
+        all.push(case.found(&requests, text, &cause));
+    }
+    all
+}
+
+/// The longest row of writes in which two clients set a field in turn, each always to the same value.
+fn longest_turns<'s, 'a>(writes: &'s [&'a Write], path: &str) -> &'s [&'a Write] {
+    let value = |at: usize| field(&writes[at].value, path);
+    let (mut longest, mut from) = (0..0, 0);
+    for at in 1..=writes.len() {
+        let is_other = at < writes.len() && writes[at].client != writes[at - 1].client;
+        let is_again = || writes[at].client == writes[at - 2].client && value(at) == value(at - 2);
+        if is_other && (at < from + 2 || is_again()) {
+            continue;
+        }
+        if at - from > longest.len() {
+            longest = from..at;
+        }
+        from = if is_other { at - 1 } else { at };
+    }
+    &writes[longest]
+}
+
+/// The value at a path such as `.spec.ports[0].port`. Keys may have dots.
+fn field<'a>(value: &'a Value, path: &str) -> Option<&'a Value> {
+    if path.is_empty() {
+        return Some(value);
+    }
+    if let Some(rest) = path.strip_prefix('[') {
+        let (index, rest) = rest.split_once(']')?;
+        return field(value.get(index.parse::<usize>().ok()?)?, rest);
+    }
+    let path = path.strip_prefix('.')?;
+    let fits =
+        |key: &str| path.strip_prefix(key).filter(|rest| rest.is_empty() || rest.starts_with(['.', '[']));
+    value.as_object()?.iter().find_map(|(key, value)| field(value, fits(key)?))
+}
+
+/// A watch that the server ended, and nobody opened again.
+fn watch_not_reopened(case: &Case<'_>) -> Vec<Found> {
+    let alive = [
+        case.requests.last().map(|request| request.received),
+        case.events().map(|(event, _)| event.time).max(),
+        case.recording.runs_until,
+    ];
+    let alive = alive.into_iter().flatten().max().unwrap_or(SystemTime::UNIX_EPOCH);
+    let of_kind = |request: &Request| {
+        (request.is_watch() && request.status == 200 && !request.target.contains("fieldSelector"))
+            .then(|| request.resource.clone())
+    };
+    let ends = case.events().filter(|(event, _)| event.event == "END");
+    let ends: BTreeMap<u64, (&Event, &Request)> = ends.map(|end| (end.0.watch, end)).collect();
+    let mut all = Vec::new();
+    for (resource, watches) in case.grouped(of_kind) {
+        let ends: Option<Vec<_>> = watches.iter().map(|watch| ends.get(&watch.id)).collect();
+        let Some((end, watch)) = ends.and_then(|ends| ends.into_iter().max_by_key(|(end, _)| end.time))
+        else {
+            continue;
+        };
+        let is_tried = case.requests.iter().any(|request| {
+            request.received >= end.time
+                && request.resource == resource
+                && request.method == "GET"
+                && request.name.is_empty()
+        });
+        let deaf = between(end.time, alive);
+        if !is_tried && deaf >= REOPEN_MAX {
+            all.push(Found {
+                text: format!("watches {resource} no longer: the watch ended, and was not opened again in the {:.0} s that the client still ran", deaf.as_secs_f64()),
+                cause: "the server ends each watch after a while, which is no failure; open it again, from the last version".to_owned(),
+                entries: vec![case.request_entry(watch), case.event_entry(end)],
+                count: 1,
+            });
+        }
+    }
+    all
+}
+
+/// What it asks for, and may not.
+fn forbidden(case: &Case<'_>) -> Vec<Found> {
+    let refused = case.grouped(|request| {
+        let what = || (request.verb(), with_part(request.resource.clone(), request, "/"));
+        (request.status == 403 && !request.resource.is_empty()).then(what)
+    });
+    let found = refused.into_iter().map(|((verb, resource), requests)| {
+        let text = format!("may not {verb} {resource}: 403, {}", often(&requests));
+        let cause =
+            format!("a Role needs the verb {verb} for {resource}, or an admission webhook refuses it");
+        case.found(&requests, text, &cause)
+    });
+    found.collect()
+}
+
+/// With the subresource of a request: `pods/log`, `pods/default/a status`.
+fn with_part(what: String, request: &Request, between: &str) -> String {
+    if request.subresource.is_empty() { what } else { what + between + &request.subresource }
+}
+
+/// One request that fails, sent again too often.
+fn retries_without_pause(case: &Case<'_>) -> Vec<Found> {
+    let failed = case.grouped(|request| {
+        let path = request.target.split('?').next().unwrap_or_default();
+        let what = || (request.method.clone(), path.to_owned(), request.status);
+        (request.status >= 400 && request.status != 409).then(what)
+    });
+    let found = failed.into_iter().filter_map(|((method, path, status), requests)| {
+        let (first, last) = (requests.first()?, requests.last()?);
+        let secs = between(first.received, last.received).as_secs_f64();
+        if f64::from(u32::try_from(requests.len()).unwrap_or(u32::MAX)) <= retries_max(secs) {
+            return None;
+        }
+        let text = format!("sends {method} {path} {}, though each gets a {status}", often(&requests));
+        let cause = "it tries again without pauses that grow; double the pause after each failure, and heed Retry-After";
+        Some(case.found(&requests, text, cause))
+    });
+    found.collect()
+}
+
+/// Updates that are accepted, and change nothing.
+fn changes_nothing(case: &Case<'_>) -> Vec<Found> {
+    let useless = case.grouped(|request| {
+        let what = || (request.verb(), with_part(request.object(), request, " "));
+        (request.effect == Effect::Nothing).then(what)
+    });
+    let found = useless.into_iter().filter_map(|((verb, object), requests)| {
+        let requests = burst(&requests, USELESS_WRITES)?;
+        let second = case.writes.iter().find(|why| why.request.id == requests[1].id)?;
+        let woken = match second.causes.first() {
+            None => "no event came before the second".to_owned(),
+            Some(cause) => format!("the second came after {}", cause.words(case.recording)),
+        };
+        let text = format!("{} {object} {}, and nothing changes", does(verb), often(requests));
+        let cause = format!("{woken}; compare with the object in the cache, and write only a difference");
+        Some(case.found(requests, text, &cause))
+    });
+    found.collect()
+}
+
+/// `patches`
+fn does(verb: &str) -> String {
+    if verb.ends_with("ch") { format!("{verb}es") } else { format!("{verb}s") }
+}
+
+/// The most requests within [`WINDOW`], if they are as many as `least`.
+fn burst<'s, 'a>(requests: &'s [&'a Request], least: usize) -> Option<&'s [&'a Request]> {
+    let (mut from, mut most) = (0, 0..0);
+    for to in 0..requests.len() {
+        while between(requests[from].received, requests[to].received) > WINDOW {
+            from += 1;
+        }
+        if to + 1 - from > most.len() {
+            most = from..to + 1;
+        }
+    }
+    (most.len() >= least).then(|| &requests[most])
+}
+
+/// Writes that are refused because the object is another one by now, or exists.
+fn conflicts(case: &Case<'_>) -> Vec<Found> {
+    let refused = case.grouped(|request| {
+        (request.status == 409 && request.writes()).then(|| (request.verb(), request.object()))
+    });
+    let found = refused.into_iter().filter_map(|((verb, object), requests)| {
+        let requests = burst(&requests, CONFLICTS)?;
+        let cause = if verb == "create" {
+            "it exists, or its namespace is being deleted; wait for the event of the create, or read the object, before you create it again"
+        } else {
+            "the update has an old resourceVersion; read the object again before the next attempt, or send a patch of the own fields"
+        };
+        let text = format!("{} {object} {}, and each gets a 409 Conflict", does(verb), often(requests));
+        Some(case.found(requests, text, cause))
+    });
+    found.collect()
+}
+
+/// The same list, though no watch has ended.
+fn lists_again(case: &Case<'_>) -> Vec<Found> {
+    let lists = case.grouped(|request| {
+        let is_first_page = !request.has_query("continue");
+        (request.is_list() && request.status == 200 && is_first_page).then(|| selection(request))
+    });
+    let ends = case.events().filter(|(event, _)| ["END", "CLOSED", "ERROR"].contains(&&*event.event));
+    let ends: Vec<(&Event, &Request)> = ends.collect();
+    let found = lists.into_iter().filter_map(|(what, requests)| {
+        let is_excused = |pair: &[&Request]| {
+            let mut ends = ends.iter().filter(|(_, watch)| watch.resource == pair[0].resource);
+            ends.any(|(end, _)| (pair[0].received..pair[1].received).contains(&end.time))
+        };
+        let needless = requests.windows(2).filter(|pair| !is_excused(pair)).map(|pair| pair[1]);
+        let needless: Vec<&Request> = needless.collect();
+        let needless = burst(&needless, LISTS)?;
+        let text = format!("lists {what} {}, although no watch has ended", often(needless));
+        let cause =
+            "a list costs the server most of all requests; list once, and watch from the version of the list";
+        Some(case.found(needless, text, cause))
+    });
+    found.collect()
+}
+
+/// `configmaps/default, labelSelector=a`
+fn selection(request: &Request) -> String {
+    let query = request.target.split_once('?').map_or("", |(_, query)| query);
+    let selectors = query
+        .split('&')
+        .filter(|pair| pair.starts_with("labelSelector=") || pair.starts_with("fieldSelector="));
+    let object = request.object();
+    std::iter::once(&*object).chain(selectors).collect::<Vec<_>>().join(", ")
+}
+
+/// The same object, though nobody has written it.
+fn reads_again(case: &Case<'_>) -> Vec<Found> {
+    let reads = case.grouped(|request| {
+        let is_lease = request.resource.starts_with("leases.");
+        let is_read = request.verb() == "get" && !request.resource.is_empty() && !is_lease;
+        (is_read && request.status == 200).then(|| request.object())
+    });
+    let found = reads.into_iter().filter_map(|(object, requests)| {
+        let written = case.recording.writes.iter().filter(|write| write.object == object);
+        let written: Vec<SystemTime> = written.map(|write| write.time).collect();
+        let is_same = |one: &&Request, next: &&Request| {
+            !written.iter().any(|time| (one.received..=next.received).contains(time))
+        };
+        let of_state = requests.chunk_by(is_same).filter_map(|requests| burst(requests, READS));
+        let requests = of_state.max_by_key(|requests| requests.len())?;
+        let text = format!("reads {object} {}, while it does not change", often(requests));
+        Some(case.found(requests, text, "watch it, and read it from the cache"))
+    });
+    found.collect()
+}
+
+/// Watches without bookmarks, or without an end.
+fn watch_options(case: &Case<'_>) -> Vec<Found> {
+    let options = [
+        (
+            "allowWatchBookmarks",
+            "without bookmarks, a quiet watch resumes from an old version, gets a 410, and lists all again",
+        ),
+        (
+            "timeoutSeconds",
+            "without a timeout of its own, the server ends the watch after 30 to 60 minutes, and a connection that has silently broken is noticed late",
+        ),
+    ];
+    let found = options.into_iter().filter_map(|(option, cause)| {
+        let is_without =
+            |request: &&&Request| request.is_watch() && request.status == 200 && !request.has_query(option);
+        let requests: Vec<&Request> = case.requests.iter().filter(is_without).copied().collect();
+        let kinds: BTreeSet<&String> = requests.iter().map(|request| &request.resource).collect();
+        let kinds: Vec<String> = kinds.into_iter().cloned().collect();
+        (!kinds.is_empty())
+            .then(|| case.found(&requests, format!("watches {} without {option}", short(&kinds)), cause))
+    });
+    found.collect()
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Finding { rule, client, text, .. } = self;
+        write!(f, "{rule}: {client} {text}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_path_leads_to_its_value_also_through_keys_with_dots() {
+        let object =
+            json!({"metadata": {"annotations": {"a.b/c": 1, "a": 2}}, "spec": {"ports": [{"port": 80}]}});
+        assert_eq!(field(&object, ".metadata.annotations.a.b/c"), Some(&json!(1)));
+        assert_eq!(field(&object, ".metadata.annotations.a"), Some(&json!(2)));
+        assert_eq!(field(&object, ".spec.ports[0].port"), Some(&json!(80)));
+        assert_eq!(field(&object, ".spec.ports[1].port"), None);
+    }
+}

@@ -1,0 +1,377 @@
+//! What happened: the requests of all clients, the writes that changed objects, and the events that watches sent.
+//!
+//! It is read from lines of JSON, as the records of the embedded API server have them, or from an [audit] log of kube-apiserver:
+//!
+//! ```text
+//! {"id":7,"method":"PATCH","target":"/api/v1/namespaces/default/configmaps/a","status":200,"user":"operator-1",…}
+//! {"type":"MODIFIED","resource":"configmaps","object":{…},"changed":[".data.text"],"request":7,…}
+//! {"watch":3,"event":"MODIFIED","object":"default/a","resourceVersion":"41",…}
+//! ```
+
+mod audit;
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    fmt,
+    time::{Duration, SystemTime},
+};
+
+use listwatch_scorecard::Journal;
+use serde_json::Value;
+
+/// A request, and its answer.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    pub(crate) id: u64,
+    pub(crate) received: SystemTime,
+    pub(crate) answered: SystemTime,
+    pub(crate) user: String,
+    /// `operator-1 (Go-http-client/2.0)`
+    pub(crate) client: String,
+    pub(crate) method: String,
+    /// Path and query.
+    pub(crate) target: String,
+    /// `deployments.apps`. Empty for other paths, such as `/version`.
+    pub(crate) resource: String,
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    pub(crate) subresource: String,
+    pub(crate) status: u16,
+    /// The server's version at the answer. 0 if unknown.
+    version: u64,
+    pub(crate) effect: Effect,
+}
+
+/// What became of a request that writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Effect {
+    /// The index of its write in [`Recording::writes`].
+    Changed(usize),
+    Nothing,
+    Unknown,
+}
+
+/// A change of an object.
+#[derive(Clone, Debug)]
+pub(crate) struct Write {
+    pub(crate) version: u64,
+    pub(crate) time: SystemTime,
+    /// The client. Empty for the server's controllers.
+    pub(crate) client: String,
+    /// The id of the request. 0 for the server's controllers.
+    pub(crate) request: u64,
+    /// `ADDED`, `MODIFIED` or `DELETED`
+    event: String,
+    /// `deployments.apps`
+    resource: String,
+    /// `deployments.apps/default/web`
+    pub(crate) object: String,
+    pub(crate) value: Value,
+    pub(crate) changed: Vec<String>,
+}
+
+/// A line of a watch, or its end.
+#[derive(Clone, Debug)]
+pub(crate) struct Event {
+    pub(crate) watch: u64,
+    pub(crate) time: SystemTime,
+    /// `ADDED`, … `ERROR`, `END`, `CLOSED`
+    pub(crate) event: String,
+    /// `deployments.apps/default/web`
+    pub(crate) object: String,
+    pub(crate) version: u64,
+}
+
+/// What happened.
+#[derive(Clone, Debug, Default)]
+pub struct Recording {
+    /// In the order in which they came.
+    pub(crate) requests: Vec<Request>,
+    /// By version.
+    pub(crate) writes: Vec<Write>,
+    /// By time.
+    pub(crate) events: Vec<Event>,
+    /// Whether the events are not recorded, and follow from the writes and the watches.
+    pub(crate) infers_events: bool,
+    /// Until when the operator surely ran, if it is known.
+    pub runs_until: Option<SystemTime>,
+    by_id: HashMap<u64, usize>,
+    by_version: HashMap<(String, u64), usize>,
+}
+
+/// A line that is not of a recording.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Malformed(pub String);
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Malformed {}
+
+impl Recording {
+    /// The record of a run.
+    ///
+    /// # Panics
+    ///
+    /// Not: its lines are those that [`Recording::read`] reads.
+    #[must_use]
+    pub fn of(journal: &Journal) -> Recording {
+        let texts = [journal.requests_jsonl(), journal.writes_jsonl(), journal.events_jsonl()];
+        let files = texts.map(|text| (String::new(), text));
+        Recording::parse(&files).expect("lines of a recording")
+    }
+
+    /// Reads files, each a name and a text, with the lines of a record, or of an audit log, in any order.
+    ///
+    /// # Errors
+    ///
+    /// If a line is neither.
+    pub fn read(files: &[(String, String)]) -> Result<Recording, Malformed> {
+        let mut recording = Recording::parse(files)?;
+        if recording.events.iter().all(|event| event.object.is_empty()) {
+            recording.infer_events();
+        }
+        Ok(recording)
+    }
+
+    fn parse(files: &[(String, String)]) -> Result<Recording, Malformed> {
+        let (mut recording, mut audited) = (Recording::default(), Vec::new());
+        let lines =
+            files.iter().flat_map(|(name, text)| text.lines().enumerate().map(move |line| (name, line)));
+        for (name, (index, line)) in lines.filter(|(_, (_, line))| !line.trim().is_empty()) {
+            let malformed = |why: &str| Malformed(format!("{name}, line {}: {why}", index + 1));
+            let line: Value = serde_json::from_str(line).map_err(|error| malformed(&error.to_string()))?;
+            let has = |field: &str| !line[field].is_null();
+            let known = if has("auditID") {
+                audited.push(line);
+                Some(())
+            } else if has("target") {
+                request(&line).map(|request| recording.requests.push(request))
+            } else if has("watch") {
+                event(&line).map(|event| recording.events.push(event))
+            } else {
+                write(&line).map(|write| recording.writes.push(write))
+            };
+            known.ok_or_else(|| malformed("is not of a recording, and not of an audit log"))?;
+        }
+        audit::add(&mut recording, &audited);
+        recording.connect(audited.is_empty());
+        Ok(recording)
+    }
+
+    /// Sorts all, and connects writes and events with their requests.
+    fn connect(&mut self, has_all_writes: bool) {
+        self.requests.sort_by_key(|request| request.received);
+        self.writes.sort_by_key(|write| write.version);
+        self.events.sort_by_key(|event| event.time);
+        self.by_id = self.requests.iter().enumerate().map(|(index, request)| (request.id, index)).collect();
+        let mut first_versions = BTreeMap::new();
+        for (index, write) in self.writes.iter_mut().enumerate() {
+            first_versions.entry(write.resource.clone()).or_insert(write.version);
+            self.by_version.insert((write.object.clone(), write.version), index);
+            if let Some(at) = self.by_id.get(&write.request) {
+                let request = &mut self.requests[*at];
+                write.client.clone_from(&request.client);
+                request.effect = Effect::Changed(index);
+            }
+        }
+        for request in self.requests.iter_mut().filter(|_| has_all_writes) {
+            let is_recorded =
+                first_versions.get(&request.resource).is_some_and(|first| *first <= request.version);
+            if is_recorded && request.updates() && request.effect == Effect::Unknown {
+                request.effect = Effect::Nothing;
+            }
+        }
+        for event in &mut self.events {
+            if let Some(at) = self.by_id.get(&event.watch).filter(|_| !event.object.is_empty()) {
+                event.object = format!("{}/{}", self.requests[*at].resource, event.object);
+            }
+        }
+    }
+
+    /// Without recorded events: each watch sends the writes while it is open.
+    fn infer_events(&mut self) {
+        self.infers_events = true;
+        let ends: HashMap<u64, SystemTime> = self.events.iter().map(|end| (end.watch, end.time)).collect();
+        for watch in self.requests.iter().filter(|request| request.is_watch() && request.status == 200) {
+            let namespace =
+                if watch.namespace.is_empty() { String::new() } else { format!("{}/", watch.namespace) };
+            let begin = format!("{}/{namespace}", watch.resource);
+            for write in &self.writes {
+                let is_open =
+                    write.time >= watch.answered && ends.get(&watch.id).is_none_or(|end| write.time < *end);
+                if is_open && write.resource == watch.resource && write.object.starts_with(&begin) {
+                    let event = write.event.clone();
+                    let (object, version) = (write.object.clone(), write.version);
+                    self.events.push(Event { watch: watch.id, time: write.time, event, object, version });
+                }
+            }
+        }
+        self.events.sort_by_key(|event| event.time);
+    }
+
+    /// The clients whose requests are judged: not the administrator of the embedded server, and no component of Kubernetes.
+    pub(crate) fn clients(&self) -> Vec<String> {
+        let mut known = HashSet::new();
+        let judged = self.requests.iter().filter(|request| is_judged(&request.user));
+        judged.filter(|request| known.insert(&request.client)).map(|request| request.client.clone()).collect()
+    }
+
+    pub(crate) fn request(&self, id: u64) -> Option<&Request> {
+        self.by_id.get(&id).map(|at| &self.requests[*at])
+    }
+
+    /// The write whose state an event has.
+    pub(crate) fn write_of(&self, event: &Event) -> Option<&Write> {
+        self.by_version.get(&(event.object.clone(), event.version)).map(|at| &self.writes[*at])
+    }
+
+    pub(crate) fn start(&self) -> SystemTime {
+        self.requests.first().map_or(SystemTime::UNIX_EPOCH, |request| request.received)
+    }
+
+    /// How many requests were forgotten before the first one.
+    pub(crate) fn forgotten(&self) -> u64 {
+        self.requests.iter().map(|request| request.id).min().unwrap_or(1) - 1
+    }
+}
+
+/// Whether a user's requests can be a mistake of an operator.
+fn is_judged(user: &str) -> bool {
+    user != "admin" && !is_component(user)
+}
+
+/// Whether a user is a part of Kubernetes: a controller of the embedded server, which has no name, or of a cluster.
+pub(crate) fn is_component(user: &str) -> bool {
+    user.is_empty()
+        || user.starts_with("system:") && !user.starts_with("system:serviceaccount:")
+        || user.starts_with("system:serviceaccount:kube-system:")
+}
+
+impl Request {
+    pub(crate) fn has_query(&self, word: &str) -> bool {
+        let query = self.target.split_once('?').map_or("", |(_, query)| query);
+        query
+            .split('&')
+            .any(|pair| pair == word || pair.strip_prefix(word).is_some_and(|rest| rest.starts_with('=')))
+    }
+
+    pub(crate) fn is_watch(&self) -> bool {
+        ["watch=1", "watch=true"].iter().any(|flag| self.has_query(flag))
+    }
+
+    pub(crate) fn is_list(&self) -> bool {
+        self.method == "GET" && !self.resource.is_empty() && self.name.is_empty() && !self.is_watch()
+    }
+
+    /// Whether it asks for a change of an object: neither a Lease nor an Event, which nobody reconciles.
+    pub(crate) fn writes(&self) -> bool {
+        let is_record = ["leases.coordination.k8s.io", "events", "events.events.k8s.io"];
+        self.method != "GET"
+            && !self.resource.is_empty()
+            && !is_record.contains(&&*self.resource)
+            && !self.resource.contains("reviews.")
+            && !self.has_query("dryRun")
+    }
+
+    /// Whether it is a PUT or PATCH that was accepted.
+    fn updates(&self) -> bool {
+        self.writes() && ["PUT", "PATCH"].contains(&&*self.method) && self.status == 200
+    }
+
+    /// `deployments.apps/default/web`
+    pub(crate) fn object(&self) -> String {
+        let parts = [&self.resource, &self.namespace, &self.name];
+        parts.into_iter().filter(|part| !part.is_empty()).map(String::as_str).collect::<Vec<_>>().join("/")
+    }
+
+    /// The verb of the API: `get`, `list`, `watch`, …
+    pub(crate) fn verb(&self) -> &'static str {
+        match &*self.method {
+            "GET" if self.is_watch() => "watch",
+            "GET" if self.name.is_empty() => "list",
+            "POST" => "create",
+            "PUT" => "update",
+            "PATCH" => "patch",
+            "DELETE" => "delete",
+            _ => "get",
+        }
+    }
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+fn time(value: &Value) -> Option<SystemTime> {
+    humantime::parse_rfc3339(value.as_str()?).ok()
+}
+
+fn version(value: &Value) -> u64 {
+    value.as_str().and_then(|version| version.parse().ok()).unwrap_or_default()
+}
+
+/// `operator-1 (Go-http-client/2.0)`
+fn client(user: &str, agent: &str) -> String {
+    if agent.is_empty() { user.to_owned() } else { format!("{user} ({agent})") }
+}
+
+fn request(line: &Value) -> Option<Request> {
+    Some(Request {
+        id: line["id"].as_u64()?,
+        received: time(&line["received"])?,
+        answered: time(&line["time"])?,
+        user: text(&line["user"]),
+        client: client(&text(&line["user"]), &text(&line["userAgent"])),
+        method: text(&line["method"]),
+        target: text(&line["target"]),
+        resource: text(&line["resource"]),
+        namespace: text(&line["namespace"]),
+        name: text(&line["name"]),
+        subresource: text(&line["subresource"]),
+        status: line["status"].as_u64().and_then(|status| u16::try_from(status).ok())?,
+        version: version(&line["resourceVersion"]),
+        effect: Effect::Unknown,
+    })
+}
+
+fn write(line: &Value) -> Option<Write> {
+    let (resource, metadata) = (text(&line["resource"]), &line["object"]["metadata"]);
+    let parts = [resource.clone(), text(&metadata["namespace"]), text(&metadata["name"])];
+    let parts: Vec<&str> = parts.iter().map(String::as_str).filter(|part| !part.is_empty()).collect();
+    Some(Write {
+        version: version(&metadata["resourceVersion"]),
+        time: time(&line["time"])?,
+        client: text(&line["user"]),
+        request: line["request"].as_u64()?,
+        object: parts.join("/"),
+        event: text(&line["type"]),
+        resource: resource.clone(),
+        changed: line["changed"].as_array()?.iter().map(text).collect(),
+        value: line["object"].clone(),
+    })
+}
+
+fn event(line: &Value) -> Option<Event> {
+    Some(Event {
+        watch: line["watch"].as_u64()?,
+        time: time(&line["time"])?,
+        event: text(&line["event"]),
+        object: text(&line["object"]),
+        version: version(&line["resourceVersion"]),
+    })
+}
+
+/// The time from one moment to a later one.
+pub(crate) fn between(earlier: SystemTime, later: SystemTime) -> Duration {
+    later.duration_since(earlier).unwrap_or_default()
+}
+
+/// `3.2 ms`
+pub(crate) fn milliseconds(time: Duration) -> String {
+    let milliseconds = time.as_secs_f64() * 1000.0;
+    if milliseconds < 10.0 { format!("{milliseconds:.1} ms") } else { format!("{milliseconds:.0} ms") }
+}

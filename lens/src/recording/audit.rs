@@ -1,0 +1,127 @@
+//! An audit log of kube-apiserver: requests, and with the level RequestResponse the objects that they wrote. It has no events.
+//!
+//! ```text
+//! {"kind":"Event","auditID":"3f…","stage":"ResponseComplete","verb":"patch","requestURI":"/apis/…","user":{"username":"system:serviceaccount:a:b"},
+//!  "objectRef":{"resource":"pages","apiGroup":"example.com","namespace":"default","name":"a"},"responseStatus":{"code":200},"responseObject":{…},…}
+//! ```
+
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    sync::Arc,
+};
+
+use listwatch_apiserver::WriteRecord;
+use serde_json::Value;
+
+use super::{Effect, Event, Recording, Request, Write, client, text, time, version};
+
+/// Adds what the lines of an audit log say.
+pub(super) fn add(recording: &mut Recording, lines: &[Value]) {
+    let mut ids = HashMap::new();
+    let mut states: HashMap<String, HashMap<u64, u64>> = HashMap::new();
+    let mut writes = Vec::new();
+    for line in lines {
+        let number = u64::try_from(ids.len()).unwrap_or(u64::MAX) + 1;
+        let stage = text(&line["stage"]);
+        if !["ResponseStarted", "ResponseComplete"].contains(&&*stage) {
+            continue;
+        }
+        let (is_watch, entry) = (line["verb"] == "watch", ids.entry(text(&line["auditID"])));
+        let (is_new, id) = match entry {
+            Entry::Occupied(known) => (false, *known.get()),
+            Entry::Vacant(new) => (true, *new.insert(number)),
+        };
+        if stage == "ResponseComplete" && is_watch {
+            let Some(time) = time(&line["stageTimestamp"]) else { continue };
+            let (event, object) = ("CLOSED".to_owned(), String::new());
+            recording.events.push(Event { watch: id, time, event, object, version: 0 });
+        }
+        let Some(mut request) =
+            request(line, id).filter(|_| is_new && (is_watch || stage == "ResponseComplete"))
+        else {
+            continue;
+        };
+        let written = version(&line["responseObject"]["metadata"]["resourceVersion"]);
+        // The answer of another subresource, such as `scale`, is of another kind.
+        let has_object = ["", "status"].contains(&&*request.subresource);
+        if request.writes() && request.status < 300 && written > 0 && has_object {
+            request.name = text(&line["responseObject"]["metadata"]["name"]);
+            let is_known = states.entry(request.object()).or_default().insert(written, id).is_some();
+            if is_known {
+                request.effect = Effect::Nothing;
+            } else {
+                writes.push(write(&request, line["responseObject"].clone()));
+            }
+        }
+        recording.requests.push(request);
+    }
+    recording.writes.extend(with_changes(writes));
+}
+
+fn request(line: &Value, id: u64) -> Option<Request> {
+    let (about, user) = (&line["objectRef"], &line["impersonatedUser"]["username"]);
+    let user = text(if user.is_null() { &line["user"]["username"] } else { user });
+    let (plural, group) = (text(&about["resource"]), text(&about["apiGroup"]));
+    let method = match line["verb"].as_str()? {
+        "create" => "POST",
+        "update" => "PUT",
+        "patch" => "PATCH",
+        "delete" | "deletecollection" => "DELETE",
+        _ => "GET",
+    };
+    Some(Request {
+        id,
+        received: time(&line["requestReceivedTimestamp"])?,
+        answered: time(&line["stageTimestamp"])?,
+        client: client(&user, &text(&line["userAgent"])),
+        user,
+        method: method.to_owned(),
+        target: text(&line["requestURI"]),
+        resource: if group.is_empty() { plural } else { format!("{plural}.{group}") },
+        namespace: text(&about["namespace"]),
+        name: text(&about["name"]),
+        subresource: text(&about["subresource"]),
+        status: line["responseStatus"]["code"].as_u64().and_then(|code| u16::try_from(code).ok())?,
+        version: 0,
+        effect: Effect::Unknown,
+    })
+}
+
+fn write(request: &Request, value: Value) -> Write {
+    Write {
+        version: version(&value["metadata"]["resourceVersion"]),
+        // The next request can come before the answer is in the log.
+        time: request.received,
+        client: request.client.clone(),
+        request: request.id,
+        event: "ADDED".to_owned(),
+        resource: request.resource.clone(),
+        object: request.object(),
+        changed: Vec::new(),
+        value,
+    }
+}
+
+/// The writes with the fields that changed since the write before.
+fn with_changes(mut writes: Vec<Write>) -> Vec<Write> {
+    writes.sort_by_key(|write| write.version);
+    let mut before: HashMap<String, Value> = HashMap::new();
+    for write in &mut writes {
+        let Some(before) = before.insert(write.object.clone(), write.value.clone()) else { continue };
+        let record = WriteRecord {
+            version: write.version,
+            time: write.time,
+            user: String::new(),
+            method: String::new(),
+            path: String::new(),
+            request: write.request,
+            resource: String::new(),
+            object: String::new(),
+            before: Some(Arc::new(before)),
+            after: Some(Arc::new(write.value.clone())),
+        };
+        write.event = "MODIFIED".to_owned();
+        write.changed = record.changed_paths();
+    }
+    writes
+}

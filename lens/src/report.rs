@@ -1,0 +1,184 @@
+//! Findings and writes, for people and for programs.
+
+use std::{collections::HashMap, fmt::Write as _, time::Duration};
+
+use serde_json::{Value, json};
+
+use super::{
+    findings::{Case, Finding, Severity, short},
+    recording::{Effect, Recording, between, milliseconds},
+    why::{Relation, Why},
+};
+
+/// Most lines of writes in the text. The JSON has all.
+const LINES_MAX: usize = 40;
+
+/// What a recording shows.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// The worst first.
+    pub findings: Vec<Finding>,
+    /// The writes of the judged clients.
+    writes: Vec<Value>,
+    /// How many of these there are.
+    clients: usize,
+    lines: Vec<Line>,
+    notes: Vec<String>,
+}
+
+/// Writes that are alike.
+#[derive(Clone, Debug)]
+struct Line {
+    text: String,
+    why: String,
+    took: Vec<Duration>,
+    count: usize,
+}
+
+impl Report {
+    /// Judges all clients of a recording.
+    #[must_use]
+    pub fn of(recording: &Recording) -> Report {
+        let clients = recording.clients();
+        let mut report = Report {
+            findings: Vec::new(),
+            writes: Vec::new(),
+            clients: clients.len(),
+            lines: Vec::new(),
+            notes: notes(recording),
+        };
+        let mut known = HashMap::new();
+        for client in &clients {
+            let case = Case::of(recording, client);
+            report.findings.extend(case.findings());
+            for why in &case.writes {
+                report.writes.push(written(recording, client, why));
+                report.add(recording, why, &mut known);
+            }
+        }
+        report.findings.sort_by_key(|finding| finding.severity);
+        report
+    }
+
+    fn add(&mut self, recording: &Recording, why: &Why<'_>, known: &mut HashMap<(String, String), usize>) {
+        let (mut text, reason) = (described(why), reason(recording, why));
+        if self.clients > 1 {
+            text = format!("{}: {text}", why.request.client);
+        }
+        let at = *known.entry((text.clone(), reason.clone())).or_insert_with(|| {
+            self.lines.push(Line { text, why: reason, took: Vec::new(), count: 0 });
+            self.lines.len() - 1
+        });
+        self.lines[at].count += 1;
+        self.lines[at].took.extend(why.causes.first().map(|cause| cause.took));
+    }
+
+    /// The report for people: the worst finding comes first.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        match self.findings.len() {
+            0 => text.push_str("no findings\n"),
+            1 => text.push_str("1 finding\n"),
+            count => _ = writeln!(text, "{count} findings"),
+        }
+        for (number, finding) in self.findings.iter().enumerate() {
+            let note = if finding.severity == Severity::Note { " (note)" } else { "" };
+            let _ = writeln!(text, "\n{}. {finding}{note}\n   {}", number + 1, finding.cause);
+            for entry in &finding.entries {
+                let _ = writeln!(text, "     {entry}");
+            }
+        }
+        let _ = writeln!(text, "\nwrites, and why");
+        for line in self.lines.iter().take(LINES_MAX) {
+            let count = if line.count == 1 { String::new() } else { format!("{} × ", line.count) };
+            let _ = writeln!(text, "  {count}{}\n      {}{}", line.text, line.why, after(&line.took));
+        }
+        if let Some(left) = self.lines.len().checked_sub(LINES_MAX).filter(|left| *left > 0) {
+            let _ = writeln!(text, "  and {left} more; --output json has all");
+        }
+        for note in &self.notes {
+            let _ = writeln!(text, "\n{note}");
+        }
+        text
+    }
+
+    /// The report for programs.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        let findings = self.findings.iter().map(|finding| {
+            let Finding { rule, severity, client, text, cause, entries, count } = finding;
+            json!({"rule": rule, "severity": format!("{severity:?}").to_lowercase(), "client": client, "text": text,
+                "cause": cause, "entries": entries, "count": count})
+        });
+        json!({"tool": "listwatch lens", "version": env!("CARGO_PKG_VERSION"), "findings": findings.collect::<Vec<_>>(),
+            "writes": self.writes, "notes": self.notes})
+    }
+}
+
+/// How sure the report is.
+fn notes(recording: &Recording) -> Vec<String> {
+    let mut notes = Vec::new();
+    if recording.infers_events {
+        notes.push(
+            "The recording has no events: each open watch is taken to have sent the writes of its kind."
+                .to_owned(),
+        );
+    }
+    if recording.forgotten() > 0 {
+        notes.push(format!("The first {} requests were forgotten.", recording.forgotten()));
+    }
+    notes
+}
+
+/// `patch pages.example.com/default/a (status): .status.checks`
+fn described(why: &Why<'_>) -> String {
+    let request = why.request;
+    let part =
+        if request.subresource.is_empty() { String::new() } else { format!(" ({})", request.subresource) };
+    let effect = match (request.status, why.write, request.effect) {
+        (400.., ..) => format!(": refused with {}", request.status),
+        (_, Some(write), _) if !write.changed.is_empty() => format!(": {}", short(&write.changed)),
+        (_, None, Effect::Nothing) => ": nothing changed".to_owned(),
+        _ => String::new(),
+    };
+    format!("{} {}{part}{effect}", request.verb(), why.object)
+}
+
+fn reason(recording: &Recording, why: &Why<'_>) -> String {
+    let Some(cause) = why.causes.first() else {
+        let why = if why.is_retry { "the one before was refused" } else { "its start, or a timer" };
+        return format!("no event came before it: {why}");
+    };
+    let words = cause.words(recording);
+    match (cause.relation, why.events) {
+        (Relation::Unrelated, _) => format!("perhaps {words}, which has nothing to do with it: or a timer"),
+        (_, 1) => format!("{words}: the only new event"),
+        (..) => format!("likely {words}"),
+    }
+}
+
+/// `; 3 ms after it`
+fn after(took: &[Duration]) -> String {
+    let mut took = took.to_owned();
+    took.sort();
+    match took.as_slice() {
+        [] => String::new(),
+        [one] => format!("; {} after it", milliseconds(*one)),
+        all => format!("; {} after it (median)", milliseconds(all[all.len() / 2])),
+    }
+}
+
+fn written(recording: &Recording, client: &str, why: &Why<'_>) -> Value {
+    let request = why.request;
+    let causes = why.causes.iter().map(|cause| {
+        json!({"watch": cause.event.watch, "event": cause.event.event, "object": cause.event.object,
+            "resourceVersion": cause.event.version.to_string(), "by": format!("{:?}", cause.source).to_lowercase(),
+            "relation": format!("{:?}", cause.relation).to_lowercase(), "milliseconds": cause.took.as_secs_f64() * 1000.0})
+    });
+    json!({"client": client, "request": request.id, "seconds": between(recording.start(), request.received).as_secs_f64(),
+        "verb": request.verb(), "object": why.object, "subresource": request.subresource, "status": request.status,
+        "resourceVersion": why.write.map(|write| write.version.to_string()),
+        "changed": why.write.map(|write| &write.changed), "reason": reason(recording, why),
+        "causes": causes.collect::<Vec<_>>()})
+}

@@ -1,0 +1,189 @@
+//! Why a client wrote: which of the events that it had been sent since the cause of its last write to the object can be the cause. An event that
+//! came after that cause, and before that write, may be news: the client had already read its cache.
+//!
+//! Likelier are events of the writes of others, then those of the server's controllers, then echoes of its own writes; of these, events of the
+//! object itself and of its owner, then of its children and siblings; of these, the latest. Events of objects that have nothing to do with it
+//! count only if there are no others.
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeSet, HashMap},
+    time::{Duration, SystemTime},
+};
+
+use serde_json::Value;
+
+use super::recording::{Effect, Event, Recording, Request, Write, between, is_component};
+
+/// Most events before a write that are looked at.
+const EVENTS_MAX: usize = 1000;
+
+/// Most causes of a write that are kept.
+const CAUSES_MAX: usize = 20;
+
+/// A request that writes, and its likely causes.
+#[derive(Clone, Debug)]
+pub(crate) struct Why<'a> {
+    pub(crate) request: &'a Request,
+    /// `None`: it changed nothing, was refused, or the change is unknown.
+    pub(crate) write: Option<&'a Write>,
+    pub(crate) object: String,
+    /// The likeliest first.
+    pub(crate) causes: Vec<Cause<'a>>,
+    /// How many events the client was sent since the cause of its last request that writes to the object.
+    pub(crate) events: usize,
+    /// Whether that one was refused.
+    pub(crate) is_retry: bool,
+}
+
+/// An event that can be the cause of a write.
+#[derive(Clone, Debug)]
+pub(crate) struct Cause<'a> {
+    pub(crate) event: &'a Event,
+    pub(crate) source: Source,
+    pub(crate) relation: Relation,
+    /// From the event to the request.
+    pub(crate) took: Duration,
+}
+
+/// Who wrote what an event shows. The likelier a cause, the smaller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Source {
+    /// Another client, or a write before the recording.
+    Other,
+    /// A controller of the server.
+    Controller,
+    /// The client itself.
+    Itself,
+}
+
+/// What the object of an event is to the object that is written. The likelier a cause, the smaller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Relation {
+    Same,
+    Owner,
+    Child,
+    /// Both have the same owner.
+    Sibling,
+    Unrelated,
+}
+
+/// The uid of an object, and those of its owners.
+#[derive(Clone, Debug, Default)]
+struct Family {
+    uid: String,
+    owners: BTreeSet<String>,
+}
+
+/// The writes of each client, in the order in which they came, and why.
+pub(crate) fn writes<'a>(recording: &'a Recording, client: &str) -> Vec<Why<'a>> {
+    let families: HashMap<&str, Family> =
+        recording.writes.iter().map(|write| (&*write.object, family(&write.value))).collect();
+    let is_own = |event: &&Event| recording.request(event.watch).is_some_and(|watch| watch.client == client);
+    let is_change = |event: &&Event| ["ADDED", "MODIFIED", "DELETED"].contains(&&*event.event);
+    let events: Vec<&Event> = recording.events.iter().filter(is_change).filter(is_own).collect();
+    // The last request for each object, and its cause, or else itself.
+    let mut last: HashMap<String, (&Request, SystemTime)> = HashMap::new();
+    let mut writes = Vec::new();
+    for request in recording.requests.iter().filter(|one| one.client == client && one.writes()) {
+        let write = match request.effect {
+            Effect::Changed(at) => Some(&recording.writes[at]),
+            Effect::Nothing | Effect::Unknown => None,
+        };
+        // The name of a create with `generateName` is in the answer.
+        let object = write.map_or_else(|| request.object(), |write| write.object.clone());
+        let before = last.get(&object).copied();
+        let since = before.map_or(SystemTime::UNIX_EPOCH, |(_, since)| since);
+        let is_retry = before.is_some_and(|(before, _)| before.status >= 400);
+        let (from, to) = (
+            events.partition_point(|event| event.time <= since),
+            events.partition_point(|event| event.time <= request.received),
+        );
+        let window = &events[from.max(to.saturating_sub(EVENTS_MAX)).min(to)..to];
+        // An event of the same moment may be one of this write.
+        let earlier =
+            window.iter().copied().filter(|event| write.is_none_or(|write| event.version < write.version));
+        let causes = earlier.map(|event| Cause {
+            event,
+            source: source(recording, event, client),
+            relation: relation(&families, &object, &event.object),
+            took: between(event.time, request.received),
+        });
+        let causes = ranked(causes.collect());
+        let cause = causes.first().filter(|cause| cause.relation != Relation::Unrelated);
+        // An inferred event has the time of its write.
+        let since = cause.map_or(request.received - Duration::from_nanos(1), |cause| cause.event.time);
+        last.insert(object.clone(), (request, since));
+        writes.push(Why { request, write, object, causes, events: window.len(), is_retry });
+    }
+    writes
+}
+
+impl Cause<'_> {
+    /// `MODIFIED of configmaps/default/a, its child, by user (curl/8)`
+    pub(crate) fn words(&self, recording: &Recording) -> String {
+        let relation = match self.relation {
+            Relation::Same | Relation::Unrelated => "",
+            Relation::Owner => ", its owner",
+            Relation::Child => ", its child",
+            Relation::Sibling => ", of the same owner",
+        };
+        let by = match (self.source, recording.write_of(self.event)) {
+            (Source::Itself, _) => ", by itself".to_owned(),
+            (Source::Controller, _) => ", by a controller of the server".to_owned(),
+            (Source::Other, Some(write)) => format!(", by {}", write.client),
+            (Source::Other, None) => String::new(),
+        };
+        format!("{} of {}{relation}{by}", self.event.event, self.event.object)
+    }
+}
+
+fn ranked(mut causes: Vec<Cause<'_>>) -> Vec<Cause<'_>> {
+    causes.sort_by_key(|cause| {
+        let is_unrelated = cause.relation == Relation::Unrelated;
+        let is_distant = cause.relation > Relation::Owner;
+        (is_unrelated, cause.source, is_distant, Reverse(cause.event.time))
+    });
+    if causes.first().is_some_and(|first| first.relation != Relation::Unrelated) {
+        causes.retain(|cause| cause.relation != Relation::Unrelated);
+    }
+    causes.truncate(CAUSES_MAX);
+    causes
+}
+
+fn source(recording: &Recording, event: &Event, client: &str) -> Source {
+    let Some(write) = recording.write_of(event) else { return Source::Other };
+    match recording.request(write.request) {
+        None => Source::Controller,
+        Some(request) if request.client == client => Source::Itself,
+        Some(request) if is_component(&request.user) => Source::Controller,
+        Some(_) => Source::Other,
+    }
+}
+
+fn family(object: &Value) -> Family {
+    let metadata = &object["metadata"];
+    let owners = metadata["ownerReferences"].as_array().into_iter().flatten();
+    let owners = owners.filter_map(|owner| owner["uid"].as_str()).map(str::to_owned).collect();
+    Family { uid: metadata["uid"].as_str().unwrap_or_default().to_owned(), owners }
+}
+
+fn relation(families: &HashMap<&str, Family>, written: &str, seen: &str) -> Relation {
+    if written == seen {
+        return Relation::Same;
+    }
+    let (Some(written), Some(seen)) = (families.get(written), families.get(seen)) else {
+        return Relation::Unrelated;
+    };
+    if written.owners.contains(&seen.uid) {
+        return Relation::Owner;
+    }
+    if seen.owners.contains(&written.uid) {
+        return Relation::Child;
+    }
+    if written.owners.intersection(&seen.owners).next().is_some() {
+        Relation::Sibling
+    } else {
+        Relation::Unrelated
+    }
+}

@@ -1,0 +1,246 @@
+//! What the lens says of operators: of each with a bug, its name comes first, and of correct ones there is nothing to say.
+//!
+//! The recordings are of real processes: this test program, started again. The variable `BUG` names the bug.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap names its line")]
+#![allow(unreachable_pub, reason = "no crate uses a test binary")]
+
+mod operator;
+
+use std::{
+    cell::Cell,
+    env, fs,
+    process::{Child, Command},
+    time::SystemTime,
+};
+
+use base64::{Engine, prelude::BASE64_STANDARD};
+use listwatch_apiserver::{ApiServer, Rule};
+use listwatch_control_plane::{ADMIN_TOKEN, ControlPlane, Http, LENS_TOKEN, eventually, has_assets};
+use listwatch_lens::{Recording, Report};
+use listwatch_scorecard::{self as scorecard, Journal, Scorecard};
+use reqwest::Method;
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+
+use operator::Api;
+
+/// The bugs, the finding of each, and who reported one like it.
+const BUGS: [(&str, &str); 11] = [
+    // gravitational/teleport#34092, water-hole/ansible-operator#72
+    ("stamps-its-status", "wakes-itself: operator-1 (pages) writes pages.example.com/default/a "),
+    // buildpacks-community/kpack#6
+    ("stamps-its-child", "wakes-itself: operator-1 (pages) writes configmaps/default/a "),
+    // operator-framework/operator-sdk#3367: an autoscaler, and an operator that sets the replicas
+    (
+        "fights-for-a-field",
+        "undo-each-other: operator-1 (pages) and operator-1 (scaler) undo each other: .data.replicas of configmaps/default/a, ",
+    ),
+    // kubernetes-client/python#124
+    ("opens-a-watch-once", "watch-not-reopened: operator-1 (pages) watches configmaps no longer: "),
+    // netbirdio/kubernetes-operator#24
+    ("may-not-list", "forbidden: operator-1 (pages) may not list configmaps: 403, "),
+    (
+        "does-not-wait",
+        "retries-without-pause: operator-1 (pages) sends POST /api/v1/namespaces/default/configmaps ",
+    ),
+    // vshn/espejo#117
+    (
+        "patches-without-a-change",
+        "changes-nothing: operator-1 (pages) patches configmaps/default/kube-root-ca.crt ",
+    ),
+    ("never-reads-again", "conflicts: operator-1 (pages) updates pages.example.com/default/a "),
+    // openshift/cluster-monitoring-operator#54
+    ("polls", "lists-again: operator-1 (pages) lists configmaps/default "),
+    // grafana/grafana-operator#460
+    ("reads-the-same", "reads-again: operator-1 (pages) reads pages.example.com/default/a "),
+    (
+        "knows-no-options",
+        "watch-options: operator-1 (pages) watches configmaps, pages.example.com without allowWatchBookmarks (note)",
+    ),
+];
+
+/// Lines of a terminal.
+const SCREEN: usize = 24;
+
+fn crd() -> Value {
+    let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "pages.example.com"}, "spec": {
+            "group": "example.com", "scope": "Namespaced", "names": {"plural": "pages", "kind": "Page"},
+            "versions": [{"name": "v1", "served": true, "storage": true, "subresources": {"status": {}},
+                "schema": {"openAPIV3Schema": schema}}]}})
+}
+
+fn page() -> Value {
+    json!({"apiVersion": "example.com/v1", "kind": "Page", "metadata": {"name": "a"}, "spec": {"text": "hello"}})
+}
+
+fn settings(bug: &str) -> Scorecard {
+    let program = env::current_exe().unwrap().to_string_lossy().into_owned();
+    let words =
+        ["env", &format!("BUG={bug}"), &program, "--exact", "operator_process", "--ignored", "--nocapture"];
+    Scorecard::new(vec![crd()], vec![page()], words.map(str::to_owned).into())
+}
+
+#[tokio::test]
+#[ignore = "it is the process of the operators"]
+async fn operator_process() {
+    operator::run(env::var("BUG").unwrap()).await;
+}
+
+/// What a server has recorded so far of an operator that runs.
+fn recorded(server: &ApiServer) -> Recording {
+    let (requests, writes, events) = (server.requests(), server.writes_since(0), server.events());
+    let mut recording = Recording::of(&Journal { requests, writes, events, log: String::new() });
+    recording.runs_until = Some(SystemTime::now());
+    recording
+}
+
+/// The record of a run that ends when there is a finding.
+async fn record_of(bug: &str) -> Journal {
+    let mut asked = 0;
+    let (journal, end) = scorecard::observe(&settings(bug), |server| {
+        if bug == "may-not-list" && asked == 0 {
+            let all = || vec!["*".to_owned()];
+            let pages = Rule {
+                api_groups: vec!["example.com".to_owned()],
+                resources: all(),
+                verbs: all(),
+                ..Rule::default()
+            };
+            server.set_rules("operator-1", vec![pages]);
+        }
+        asked += 1;
+        asked % 10 == 0 && !Report::of(&recorded(server)).findings.is_empty()
+    })
+    .await
+    .unwrap();
+    assert_eq!(end, None, "{}", journal.log);
+    journal
+}
+
+#[tokio::test]
+async fn each_bug_is_named_in_the_first_screen() {
+    let only = env::var("BUG").ok();
+    for (bug, finding) in BUGS.into_iter().filter(|(bug, _)| only.as_deref().is_none_or(|only| only == *bug))
+    {
+        let mut recording = Recording::of(&record_of(bug).await);
+        recording.runs_until = Some(SystemTime::now());
+        let text = Report::of(&recording).text();
+        println!("{text}");
+        let mut screen = text.lines().take(SCREEN);
+        assert!(screen.any(|line| line.starts_with(&format!("1. {finding}"))), "{bug}: {text}");
+    }
+}
+
+/// The files of the scorecard have no events.
+#[tokio::test]
+async fn without_events_they_follow_from_the_writes() {
+    let journal = record_of("stamps-its-status").await;
+    let files = [journal.requests_jsonl(), journal.writes_jsonl()].map(|text| ("file".to_owned(), text));
+    let report = Report::of(&Recording::read(&files).unwrap());
+    assert_eq!(report.findings[0].rule, "wakes-itself", "{}", report.text());
+    assert!(report.text().contains("The recording has no events"), "{}", report.text());
+}
+
+/// A user changes a Page, again and again.
+#[tokio::test]
+async fn a_correct_operator_gets_no_finding_and_each_write_its_cause() {
+    let (found, config) = oneshot::channel();
+    let (mut found, done) = (Some(found), Cell::new(false));
+    let settings = settings("");
+    let run = scorecard::observe(&settings, |server| {
+        if let Some(found) = found.take() {
+            found.send(server.kubeconfig()).unwrap();
+        }
+        done.get()
+    });
+    let user = async {
+        edit(&Api::new(&config.await.unwrap(), "kubectl")).await;
+        done.set(true);
+    };
+    let (run, ()) = tokio::join!(run, user);
+    let (journal, end) = run.unwrap();
+    assert_eq!(end, None, "{}", journal.log);
+    let text = Report::of(&Recording::of(&journal)).text();
+    println!("{text}");
+    assert!(text.starts_with("no findings\n"), "{text}");
+    let why = "MODIFIED of pages.example.com/default/a, its owner, by admin (kubectl)";
+    assert!(text.contains("patch configmaps/default/a: .data.text") && text.contains(why), "{text}");
+}
+
+async fn edit(api: &Api) {
+    let page = "/apis/example.com/v1/namespaces/default/pages/a";
+    for text in (0..30).map(|number| number.to_string()) {
+        let patch = json!({"spec": {"text": text}});
+        eventually("the Page", async || {
+            (api.send(Method::PATCH, page, patch.clone()).await.0 == 200).then_some(())
+        })
+        .await;
+        eventually("its ConfigMap", async || {
+            let map = api.get("/api/v1/namespaces/default/configmaps/a").await;
+            (map["data"]["text"] == text && api.get(page).await["status"]["phase"] == "Ready").then_some(())
+        })
+        .await;
+    }
+}
+
+/// A process that ends with the test.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[tokio::test]
+async fn an_audit_log_of_kube_apiserver_names_the_loop_as_well() {
+    if !has_assets() {
+        return;
+    }
+    let control_plane = ControlPlane::start(Http::Any).await;
+    let config = |token: &str| {
+        let (url, ca) = (control_plane.url(), BASE64_STANDARD.encode(control_plane.ca_pem()));
+        format!("server: \"{url}\", certificate-authority-data: {ca}}}\ntoken: \"{token}\"}}\n")
+    };
+    let admin = Api::new(&config(ADMIN_TOKEN), "kubectl");
+    let crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    assert_eq!(admin.send(Method::POST, crds, crd()).await.0, 201);
+    eventually("the kind", async || {
+        let (code, _) =
+            admin.send(Method::POST, "/apis/example.com/v1/namespaces/default/pages", page()).await;
+        [201, 409].contains(&code).then_some(())
+    })
+    .await;
+    let dir = tempfile::tempdir().unwrap();
+    let kubeconfig = dir.path().join("kubeconfig");
+    fs::write(&kubeconfig, config(LENS_TOKEN)).unwrap();
+    let mut operator = Command::new(env::current_exe().unwrap());
+    operator
+        .args(["--exact", "operator_process", "--ignored"])
+        .env("BUG", "stamps-its-status")
+        .env("KUBECONFIG", kubeconfig);
+    let _operator = Killed(operator.spawn().unwrap());
+    let text = eventually("a finding", async || {
+        let files = [("audit.log".to_owned(), control_plane.audit_log())];
+        let report = Report::of(&Recording::read(&files).unwrap());
+        (!report.findings.is_empty()).then(|| report.text())
+    })
+    .await;
+    println!("{text}");
+    assert!(text.contains("1. wakes-itself: lens (pages) writes pages.example.com/default/a "), "{text}");
+    assert!(text.contains("MODIFIED of pages.example.com/default/a, by itself"), "{text}");
+}
+
+#[test]
+fn a_line_of_something_else_is_named() {
+    for text in ["{}", "[1]", "no JSON", r#"{"target":"/","id":1}"#, r#"{"watch":1}"#] {
+        let files = [("a.jsonl".to_owned(), format!("\n{text}\n"))];
+        let error = Recording::read(&files).unwrap_err().to_string();
+        assert!(error.starts_with("a.jsonl, line 2: "), "{error}");
+    }
+    assert!(Report::of(&Recording::read(&[]).unwrap()).text().starts_with("no findings"));
+}
