@@ -5,6 +5,7 @@
 mod apiserver;
 mod bundle;
 mod demo;
+mod lens;
 mod manifests;
 mod new;
 mod scorecard;
@@ -22,7 +23,8 @@ pub(super) const EXAMPLES: &str = "  listwatch demo                        see i
     listwatch apiserver                   an API server alone, for kubectl and for tests\n  \
     listwatch new NAME --group … --kind … write an operator of your own, with its tests\n  \
     listwatch types KIND                  print Rust types of a kind that others define\n  \
-    listwatch scorecard … -- COMMAND      find the bugs of an operator in any language\n";
+    listwatch scorecard … -- COMMAND      find the bugs of an operator in any language\n  \
+    listwatch lens … -- COMMAND           see what an operator does, and why\n";
 /// A line of `listwatch get --help`.
 pub(super) const GET_EXAMPLE: &str = "  listwatch get namespaces --demo              without a cluster\n";
 /// Lines of `listwatch watch --help`.
@@ -39,6 +41,7 @@ pub(super) enum EmbeddedCommand {
     Types(Box<types::TypesArgs>),
     Bundle(Box<bundle::BundleArgs>),
     Scorecard(Box<scorecard::ScorecardArgs>),
+    Lens(Box<lens::LensArgs>),
 }
 
 impl EmbeddedCommand {
@@ -50,6 +53,7 @@ impl EmbeddedCommand {
             EmbeddedCommand::Types(types) => types::main(*types),
             EmbeddedCommand::Bundle(bundle) => bundle::main(&bundle),
             EmbeddedCommand::Scorecard(scorecard) => scorecard::main(*scorecard),
+            EmbeddedCommand::Lens(lens) => lens::main(*lens),
         }
     }
 }

@@ -9,7 +9,7 @@ pub(super) const EXAMPLES: &str = "";
 pub(super) const GET_EXAMPLE: &str = "";
 pub(super) const WATCH_EXAMPLE: &str = "";
 /// The commands that this build lacks.
-pub(super) const LEFT_OUT: [&str; 6] = ["demo", "apiserver", "new", "types", "bundle", "scorecard"];
+pub(super) const LEFT_OUT: [&str; 7] = ["demo", "apiserver", "new", "types", "bundle", "scorecard", "lens"];
 
 #[derive(Debug, Subcommand)]
 pub(super) enum EmbeddedCommand {}

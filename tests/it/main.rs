@@ -81,6 +81,7 @@ mod course;
 mod docs;
 mod fields;
 mod fixtures;
+mod lens;
 mod log;
 mod manifests;
 mod new;

@@ -41,14 +41,33 @@ pub(in super::super) struct ScorecardArgs {
     log: Log,
 }
 
+/// What is there for an operator.
 #[derive(Debug, Args)]
-struct ScorecardFlags {
+pub(super) struct ObjectFlags {
     /// File or directory with the CRDs, and other objects that the operator needs at its start; may be repeated
     #[arg(long, value_name = "PATH", required = true)]
     crd: Vec<PathBuf>,
     /// File or directory with the custom resources to create, and the objects that they need; may be repeated
     #[arg(long, value_name = "FILE", required = true)]
     sample: Vec<PathBuf>,
+}
+
+impl ObjectFlags {
+    /// The settings for an operator.
+    pub(super) fn settings(&self, command: &[String]) -> Result<Scorecard, Failure> {
+        let (crds, samples) = (objects("--crd", &self.crd)?, objects("--sample", &self.sample)?);
+        Ok(Scorecard::new(crds, samples, command.to_vec()))
+    }
+}
+
+fn objects(flag: &str, paths: &[PathBuf]) -> Result<Vec<Value>, Failure> {
+    Ok(manifests::read(flag, paths, Depth::One)?.into_iter().map(Value::from).collect())
+}
+
+#[derive(Debug, Args)]
+struct ScorecardFlags {
+    #[command(flatten)]
+    objects: ObjectFlags,
     /// File or directory with the Roles that the operator is shipped with, and their bindings; may be repeated
     #[arg(long, value_name = "PATH")]
     rbac: Vec<PathBuf>,
@@ -126,11 +145,7 @@ enum ReportOutput {
 pub(super) fn main(args: ScorecardArgs) -> Result<(), Failure> {
     let ScorecardArgs { scorecard: args, log } = args;
     log.start(Level::WARN);
-    let objects = |flag: &str, paths: &[PathBuf]| -> Result<Vec<Value>, Failure> {
-        Ok(manifests::read(flag, paths, Depth::One)?.into_iter().map(Value::from).collect())
-    };
-    let (crds, samples) = (objects("--crd", &args.crd)?, objects("--sample", &args.sample)?);
-    let mut settings = Scorecard::new(crds, samples, args.command.clone());
+    let mut settings = args.objects.settings(&args.command)?;
     settings.rbac = objects("--rbac", &args.rbac)?;
     if let Some(dir) = &args.bundle {
         let manifests = dir.join("manifests");
@@ -302,8 +317,8 @@ fn replay(args: &ScorecardFlags, check: &CheckResult) -> String {
     let mut words = vec!["listwatch scorecard".to_owned()];
     let paths = |paths: &[PathBuf]| paths.iter().map(|path| path.display().to_string()).collect();
     let flags: [(&str, Vec<String>); 8] = [
-        ("--crd", paths(&args.crd)),
-        ("--sample", paths(&args.sample)),
+        ("--crd", paths(&args.objects.crd)),
+        ("--sample", paths(&args.objects.sample)),
         ("--rbac", paths(&args.rbac)),
         ("--bundle", paths(args.bundle.as_slice())),
         ("--previous", args.previous.iter().cloned().collect()),

@@ -1,0 +1,69 @@
+//! `listwatch lens`: our operators get no finding, and files are read. Its findings are tested in `lens/tests/it`.
+
+use std::{fs, process::Command};
+
+use serde_json::Value;
+
+/// What it prints, and its exit code. The last line of standard error says why.
+fn lens(args: &[&str]) -> (String, Option<i32>, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_listwatch"))
+        .current_dir(crate::ROOT)
+        .arg("lens")
+        .args(args)
+        .output()
+        .unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (text(output.stdout), output.status.code(), text(output.stderr))
+}
+
+#[test]
+fn our_operators_get_no_finding() {
+    let program = env!("CARGO_BIN_EXE_listwatch");
+    for operator in ["copyrator", "database", "memcached", "mywebserver"] {
+        let [crd, sample] = ["crd", "samples"].map(|folder| format!("manifests/{operator}/{folder}"));
+        let ports = ["health-probe", "metrics", "debug"].map(|of| format!("--{of}-bind-address=0"));
+        let mut args = vec![
+            "--crd", &crd, "--sample", &sample, "--for", "3s", "--output", "json", "--", program, "run",
+            operator,
+        ];
+        args.extend(ports.iter().map(String::as_str));
+        let (text, code, error) = lens(&args);
+        let report: Value = serde_json::from_str(&text).expect(&error);
+        assert_eq!(
+            (code, &report["findings"]),
+            (Some(0), &Value::Array(Vec::new())),
+            "{operator}: {report:#}"
+        );
+        assert!(!report["writes"].as_array().unwrap().is_empty(), "{operator}: {report:#}");
+    }
+}
+
+#[test]
+fn a_recording_is_read_from_files_and_directories() {
+    let dir = tempfile::tempdir().unwrap();
+    let line = |id: u32| {
+        format!(
+            r#"{{"id":{id},"received":"2026-01-01T00:00:00.{id}Z","time":"2026-01-01T00:00:00.{id}Z","user":"jane","userAgent":"","method":"POST","target":"/api/v1/namespaces/a/pods","resource":"pods","namespace":"a","name":"","status":403,"resourceVersion":"1"}}"#
+        )
+    };
+    fs::write(dir.path().join("requests.jsonl"), (1..4).map(|id| line(id) + "\n").collect::<String>())
+        .unwrap();
+    fs::write(dir.path().join("operator.log"), "not read").unwrap();
+    let (text, code, error) = lens(&[dir.path().to_str().unwrap()]);
+    assert_eq!((code, &*error), (Some(1), "listwatch: 1 problem\n"), "{text}");
+    assert!(
+        text.starts_with("1 finding\n\n1. forbidden: jane may not create pods: 403, 3 times in 0.2 s\n"),
+        "{text}"
+    );
+    let log = dir.path().join("operator.log");
+    for (path, expected) in
+        [("nowhere", "nowhere: No such file or directory"), (log.to_str().unwrap(), "operator.log, line 1: ")]
+    {
+        let (_, code, error) = lens(&[path]);
+        assert_eq!(code, Some(2), "{error}");
+        assert!(error.contains(expected), "{error}");
+    }
+    let (_, code, error) = lens(&["--crd", "manifests/memcached/crd", "--", "true"]);
+    assert_eq!(code, Some(2));
+    assert!(error.contains("--sample <FILE>"), "{error}");
+}
