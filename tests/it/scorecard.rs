@@ -109,10 +109,15 @@ fn the_faults_of_a_check_are_listed_as_only_takes_them() {
     let ports = ["health-probe", "metrics", "debug"].map(|of| format!("--{of}-bind-address=0"));
     let mut memcached = vec![env!("CARGO_BIN_EXE_listwatch"), "run", "memcached"];
     memcached.extend(ports.iter().map(String::as_str));
-    let output = run(&["--list-faults", "comes-back"], &memcached);
-    assert_eq!(output.status.code(), Some(0), "{output:?}");
-    let text = String::from_utf8(output.stdout).unwrap();
+    let faults = |args: &[&str]| {
+        let output = run(args, &memcached);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let text = faults(&["--list-faults", "comes-back"]);
     assert!(!text.is_empty() && text.lines().all(|line| line.starts_with(".spec.")), "{text}");
+    let text = faults(&["--list-faults", "two-operators", "--and", &memcached.join(" ")]);
+    assert!(text.contains("after/create/deployments.apps/default/cache#1\n"), "{text}");
 }
 
 #[test]

@@ -77,6 +77,9 @@ struct ScorecardFlags {
     /// The operator's previous version, to test the upgrade from it: program and arguments in one text, with spaces between them
     #[arg(long, value_name = "COMMAND", requires = "command")]
     previous: Option<String>,
+    /// Another operator for the same samples, to test both together: program and arguments in one text, with spaces between them
+    #[arg(long, value_name = "COMMAND", requires = "command")]
+    and: Option<String>,
     /// Kind of objects that may stay when the custom resource is deleted, such as PersistentVolumeClaim; may be repeated
     #[arg(long, value_name = "KIND")]
     keep: Vec<String>,
@@ -151,8 +154,9 @@ pub(super) fn main(args: ScorecardArgs) -> Result<(), Failure> {
         let manifests = dir.join("manifests");
         settings.bundle = objects("--bundle", &[if manifests.is_dir() { manifests } else { dir.clone() }])?;
     }
-    settings.previous =
-        args.previous.iter().flat_map(|text| text.split_whitespace()).map(str::to_owned).collect();
+    let words = |text: &str| -> Vec<String> { text.split_whitespace().map(str::to_owned).collect() };
+    settings.previous = args.previous.as_deref().map(words).unwrap_or_default();
+    settings.and = args.and.as_deref().map(words).unwrap_or_default();
     settings.keep.clone_from(&args.keep);
     settings.ignore.clone_from(&args.ignore);
     settings.only.clone_from(&args.only);
@@ -316,12 +320,13 @@ fn print(args: &ScorecardFlags, check: &CheckResult) -> Result<(), Failure> {
 fn replay(args: &ScorecardFlags, check: &CheckResult) -> String {
     let mut words = vec!["listwatch scorecard".to_owned()];
     let paths = |paths: &[PathBuf]| paths.iter().map(|path| path.display().to_string()).collect();
-    let flags: [(&str, Vec<String>); 8] = [
+    let flags: [(&str, Vec<String>); 9] = [
         ("--crd", paths(&args.objects.crd)),
         ("--sample", paths(&args.objects.sample)),
         ("--rbac", paths(&args.rbac)),
         ("--bundle", paths(args.bundle.as_slice())),
         ("--previous", args.previous.iter().cloned().collect()),
+        ("--and", args.and.iter().cloned().collect()),
         ("--keep", args.keep.clone()),
         ("--ignore", args.ignore.clone()),
         ("--settled", args.settled.iter().map(ToString::to_string).collect()),
