@@ -337,7 +337,8 @@ impl<'a> Lab<'a> {
     /// Whether a process lists or watches the kind of a sample.
     pub(super) fn reads_samples(&self) -> bool {
         let collections = self.sample_collections();
-        let is_of_kind = |path: &str| collections.iter().any(|collection| path.ends_with(collection.as_str()));
+        let is_of_kind =
+            |path: &str| collections.iter().any(|collection| path.ends_with(collection.as_str()));
         self.server.requests().iter().any(|request| {
             let is_own = self.processes.iter().any(|process| process.user == request.user);
             is_own && request.method == "GET" && request.status == 200 && is_of_kind(&request.path)
