@@ -88,8 +88,9 @@ pub(super) fn drift(child: &Dependent) -> Option<(String, Value)> {
     match &*child.kind {
         "ConfigMap" | "Secret" => {
             let (key, _) = object["data"].as_object()?.iter().next()?;
-            // "drift" in base64.
-            Some((format!(".data.{key}"), json!({"data": {key.as_str(): "ZHJpZnQ="}})))
+            // Of a Secret, in base64.
+            let value = if child.kind == "Secret" { "ZHJpZnQ=" } else { "drift" };
+            Some((format!(".data.{key}"), json!({"data": {key.as_str(): value}})))
         }
         "Service" => {
             let mut ports = object["spec"]["ports"].clone();

@@ -352,7 +352,8 @@ impl Operator {
                     Ok(Ok(Some(chunk))) => chunk,
                     Ok(Ok(None)) => break,
                     Ok(Err(_)) if self.has("always-resumes") => break,
-                    Err(_) if self.has("trusts-silence") => continue,
+                    // With a bug, it trusts silence: a list would repair what the bug leaves, if the machine is slow.
+                    Err(_) if !self.bug.is_empty() => continue,
                     // The versions of a restored server are smaller, so it does not resume.
                     Ok(Err(_)) | Err(_) => return,
                 };
