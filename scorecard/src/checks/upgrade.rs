@@ -54,10 +54,11 @@ async fn run(reference: &Reference<'_>, start: Start) -> Result<Verdict, CannotJ
         Start::BesidePrevious => {
             let mut lab = reference.after_previous(Program::Previous).await?;
             lab.connected().await?;
+            // A fight may begin before the judged operator has done what it does at its start.
+            let known = lab.noise.clone();
             lab.programs.push(Program::Judged);
             lab.start()?;
             lab.connected().await?;
-            let known = lab.noise.clone();
             if let Some(fight) = quiet::writes(&mut lab, &known).await? {
                 return Ok(Verdict::fail(format!("while the previous version still runs: {fight}")));
             }
