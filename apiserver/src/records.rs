@@ -170,17 +170,24 @@ impl WriteRecord {
     /// The changed fields, without `managedFields` and those that every write changes: `.spec.replicas`, `.spec.ports[0].port`.
     #[must_use]
     pub fn changed_paths(&self) -> Vec<String> {
-        let mut paths = Vec::new();
-        if let (Some(before), Some(after)) = (&self.before, &self.after) {
-            differences(before, after, "", &mut paths);
+        match (&self.before, &self.after) {
+            (Some(before), Some(after)) => changed_paths(before, after),
+            _ => Vec::new(),
         }
-        let is_of_every_write = |path: &String| {
-            let fields = [".metadata.managedFields", ".metadata.resourceVersion", ".metadata.generation"];
-            fields.iter().any(|field| path.starts_with(field))
-        };
-        paths.retain(|path| !is_of_every_write(path));
-        paths
     }
+}
+
+/// The paths of the fields in which two versions of an object differ, without those that change at every write.
+#[must_use]
+pub fn changed_paths(before: &Value, after: &Value) -> Vec<String> {
+    let mut paths = Vec::new();
+    differences(before, after, "", &mut paths);
+    let is_of_every_write = |path: &String| {
+        let fields = [".metadata.managedFields", ".metadata.resourceVersion", ".metadata.generation"];
+        fields.iter().any(|field| path.starts_with(field))
+    };
+    paths.retain(|path| !is_of_every_write(path));
+    paths
 }
 
 /// `2026-11-21T07:14:34.250120Z`. A client answers an event in less than a millisecond.

@@ -284,8 +284,7 @@ impl Request {
 
     /// `deployments.apps/default/web`
     pub(crate) fn object(&self) -> String {
-        let parts = [&self.resource, &self.namespace, &self.name];
-        parts.into_iter().filter(|part| !part.is_empty()).map(String::as_str).collect::<Vec<_>>().join("/")
+        object(&self.resource, &self.namespace, &self.name)
     }
 
     /// The verb of the API: `get`, `list`, `watch`, …
@@ -319,6 +318,11 @@ fn client(user: &str, agent: &str) -> String {
     if agent.is_empty() { user.to_owned() } else { format!("{user} ({agent})") }
 }
 
+/// `deployments.apps/default/web`, or `nodes/a`.
+fn object(resource: &str, namespace: &str, name: &str) -> String {
+    [resource, namespace, name].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("/")
+}
+
 fn request(line: &Value) -> Option<Request> {
     Some(Request {
         id: line["id"].as_u64()?,
@@ -340,16 +344,14 @@ fn request(line: &Value) -> Option<Request> {
 
 fn write(line: &Value) -> Option<Write> {
     let (resource, metadata) = (text(&line["resource"]), &line["object"]["metadata"]);
-    let parts = [resource.clone(), text(&metadata["namespace"]), text(&metadata["name"])];
-    let parts: Vec<&str> = parts.iter().map(String::as_str).filter(|part| !part.is_empty()).collect();
     Some(Write {
         version: version(&metadata["resourceVersion"]),
         time: time(&line["time"])?,
         client: text(&line["user"]),
         request: line["request"].as_u64()?,
-        object: parts.join("/"),
+        object: object(&resource, &text(&metadata["namespace"]), &text(&metadata["name"])),
         event: text(&line["type"]),
-        resource: resource.clone(),
+        resource,
         changed: line["changed"].as_array()?.iter().map(text).collect(),
         value: line["object"].clone(),
     })

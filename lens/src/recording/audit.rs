@@ -5,12 +5,9 @@
 //!  "objectRef":{"resource":"pages","apiGroup":"example.com","namespace":"default","name":"a"},"responseStatus":{"code":200},"responseObject":{…},…}
 //! ```
 
-use std::{
-    collections::{HashMap, hash_map::Entry},
-    sync::Arc,
-};
+use std::collections::{HashMap, hash_map::Entry};
 
-use listwatch_apiserver::WriteRecord;
+use listwatch_apiserver::changed_paths;
 use serde_json::Value;
 
 use super::{Effect, Event, Recording, Request, Write, client, text, time, version};
@@ -108,20 +105,8 @@ fn with_changes(mut writes: Vec<Write>) -> Vec<Write> {
     let mut before: HashMap<String, Value> = HashMap::new();
     for write in &mut writes {
         let Some(before) = before.insert(write.object.clone(), write.value.clone()) else { continue };
-        let record = WriteRecord {
-            version: write.version,
-            time: write.time,
-            user: String::new(),
-            method: String::new(),
-            path: String::new(),
-            request: write.request,
-            resource: String::new(),
-            object: String::new(),
-            before: Some(Arc::new(before)),
-            after: Some(Arc::new(write.value.clone())),
-        };
         write.event = "MODIFIED".to_owned();
-        write.changed = record.changed_paths();
+        write.changed = changed_paths(&before, &write.value);
     }
     writes
 }
