@@ -86,6 +86,8 @@ pub(super) struct Reference<'a> {
     pace: Pace,
     /// How many runs can be at a time.
     pub(super) jobs: usize,
+    /// How two runs at a time disturbed each other, so that only one can be.
+    pub(super) disturbed: Option<String>,
     /// As many runs of one check can be at a time, in all checks together.
     pub(super) parallel_runs: Semaphore,
     /// Runs whose operator has settled in this state.
@@ -126,7 +128,8 @@ impl<'a> Reference<'a> {
         let mut lab = Lab::new(scorecard).await?;
         lab.create_samples().await?;
         lab.end().await;
-        let (first, second, jobs) = two_runs(scorecard, programs).await?;
+        let (first, second, disturbed) = two_runs(scorecard, programs).await?;
+        let jobs = if disturbed.is_some() { 1 } else { scorecard.jobs };
         let (mut mask, mut problems) = (Mask::default(), second.problems.clone());
         problems.extend(first.problems.iter().cloned());
         mask.fields.extend(first.loops.iter().chain(&second.loops).cloned());
@@ -175,6 +178,7 @@ impl<'a> Reference<'a> {
             writes,
             pace,
             jobs,
+            disturbed,
             parallel_runs: Semaphore::new(jobs),
             settled: Mutex::default(),
             repaired: OnceCell::new(),
@@ -440,22 +444,24 @@ impl Run<'_> {
     }
 }
 
-/// Two runs without a fault, and how many runs can be at a time: only one if two disturb each other, as with a fixed port.
+/// Two runs without a fault, and how they disturbed each other when they ran at a time, as with a fixed port.
 async fn two_runs<'a>(
     scorecard: &'a Scorecard,
     programs: &[Program],
-) -> Result<(Run<'a>, Run<'a>, usize), CannotJudge> {
+) -> Result<(Run<'a>, Run<'a>, Option<String>), CannotJudge> {
     let run = || Box::pin(run(scorecard, programs));
+    let mut disturbed = None;
     if scorecard.jobs > 1 {
         match tokio::join!(run(), run()) {
             (Ok(first), Ok(second))
                 if first.problems.is_empty() == second.problems.is_empty()
                     && !first.has_other_objects(&second) =>
             {
-                return Ok((first, second, scorecard.jobs));
+                return Ok((first, second, None));
             }
             (Err(CannotJudge(one)), Err(CannotJudge(other))) => return Err(CannotJudge(both(one, &other))),
-            (Ok(_) | Err(_), Ok(_)) | (Ok(_), Err(_)) => {}
+            (Err(CannotJudge(why)), Ok(_)) | (Ok(_), Err(CannotJudge(why))) => disturbed = Some(why),
+            (Ok(_), Ok(_)) => disturbed = Some("they did not get to the same objects".to_owned()),
         }
     }
     let (mut first, mut second) = (run().await?, run().await?);
@@ -463,7 +469,7 @@ async fn two_runs<'a>(
         // One of the two may have been cut short on a busy machine.
         first = std::mem::replace(&mut second, run().await?);
     }
-    Ok((first, second, 1))
+    Ok((first, second, disturbed))
 }
 
 /// Why two runs at a time could not be judged. They may differ only in times and process ids.

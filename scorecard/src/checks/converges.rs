@@ -27,5 +27,9 @@ pub(crate) fn check(reference: &Reference<'_>) -> Verdict {
     if !unused.is_empty() {
         reason = format!("{reason}; no object has what these name: {}", unused.join(", "));
     }
+    if let Some(why) = &reference.disturbed {
+        reason =
+            format!("{reason}; one check runs at a time, because two operators disturb each other: {why}");
+    }
     Verdict::pass(reason)
 }
