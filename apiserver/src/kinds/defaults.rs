@@ -70,6 +70,7 @@ pub(crate) fn prepare(kind: &str, object: &mut Value) -> Vec<String> {
         }
         "Pod" => {
             report_gates(object);
+            select_own_labels(object);
             return set_app_armor(object);
         }
         "Job" => {
@@ -93,6 +94,39 @@ fn report_gates(pod: &mut Value) {
             "message": "Scheduling is blocked due to non-empty scheduling gates",
             "lastTransitionTime": pod["metadata"]["creationTimestamp"],
         }]);
+    }
+}
+
+/// Pods with the same values of these labels: `matchLabelKeys` of spread constraints and affinities go into the selectors, and `mismatchLabelKeys`.
+fn select_own_labels(pod: &mut Value) {
+    let labels = pod["metadata"]["labels"].clone();
+    let spec = &mut pod["spec"];
+    items(spec, "topologySpreadConstraints").for_each(|constraint| select_labels(constraint, &labels));
+    for path in ["/affinity/podAffinity", "/affinity/podAntiAffinity"] {
+        let Some(affinity) = spec.pointer_mut(path) else { continue };
+        let required = "requiredDuringSchedulingIgnoredDuringExecution";
+        items(affinity, required).for_each(|term| select_labels(term, &labels));
+        let preferred = items(affinity, "preferredDuringSchedulingIgnoredDuringExecution");
+        preferred
+            .filter_map(|preferred| preferred.get_mut("podAffinityTerm"))
+            .for_each(|term| select_labels(term, &labels));
+    }
+}
+
+fn select_labels(term: &mut Value, labels: &Value) {
+    for (field, operator) in [("matchLabelKeys", "In"), ("mismatchLabelKeys", "NotIn")] {
+        let keys = term[field].as_array().into_iter().flatten().filter_map(Value::as_str);
+        let values = keys.filter_map(|key| Some((key.to_owned(), labels.get(key)?)));
+        let requirements =
+            values.map(|(key, value)| json!({"key": key, "operator": operator, "values": [value]}));
+        let requirements: Vec<Value> = requirements.collect();
+        // Without a selector, no Pod is meant.
+        let Some(selector) = term.get_mut("labelSelector").filter(|_| !requirements.is_empty()) else {
+            continue;
+        };
+        let expressions = &mut selector["matchExpressions"];
+        let all = expressions.as_array().into_iter().flatten().cloned().chain(requirements).collect();
+        *expressions = Value::Array(all);
     }
 }
 
