@@ -88,6 +88,9 @@ pub(crate) fn claim(storage: &mut Storage, place: &Place, claim: &Value) {
     let reference = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "name": place.name(),
         "namespace": place.namespace(), "uid": uid(claim)});
     change(storage, &volume_place, Part::Main, |volume| {
+        if volume["spec"]["claimRef"].is_null() {
+            volume["metadata"]["annotations"]["pv.kubernetes.io/bound-by-controller"] = "yes".into();
+        }
         if volume["spec"]["claimRef"]["uid"] != reference["uid"] {
             volume["spec"]["claimRef"] = reference;
         }
@@ -96,6 +99,10 @@ pub(crate) fn claim(storage: &mut Storage, place: &Place, claim: &Value) {
         }
     });
     set_phase(storage, &volume_place, "Bound");
+    // A claim can name its volume itself.
+    change(storage, place, Part::Main, |claim| {
+        claim["metadata"]["annotations"]["pv.kubernetes.io/bind-completed"] = "yes".into();
+    });
     let Some(volume) = storage.get(&volume_place).cloned() else { return };
     change(storage, place, Part::Status, |claim| {
         claim["status"]["phase"] = "Bound".into();

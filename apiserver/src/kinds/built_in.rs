@@ -227,6 +227,7 @@ pub(crate) const BUILT_IN: &[BuiltIn] = &[
             ("/spec/persistentVolumeReclaimPolicy", "\"Retain\""),
             ("/spec/volumeMode", "\"Filesystem\""),
         ],
+        defaults: |volume| defaults::host_path(&mut volume["spec"]),
         ..CLUSTER
     },
     BuiltIn {

@@ -533,6 +533,11 @@ fn volume_defaults(volume: &mut Value) {
     if let Some(template) = volume.pointer_mut("/ephemeral/volumeClaimTemplate/spec") {
         set_default(template, "/volumeMode", "Filesystem".into());
     }
+    host_path(volume);
+}
+
+/// The path of the node that a Pod's volume or a PersistentVolume is.
+pub(crate) fn host_path(volume: &mut Value) {
     if volume["hostPath"].is_object() {
         set_default(&mut volume["hostPath"], "/type", "".into());
     }

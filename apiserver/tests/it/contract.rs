@@ -142,6 +142,7 @@ stories! {
     updating
     validating
     versions
+    volumes
     warnings
     watching
     websockets
@@ -382,6 +383,7 @@ impl Server {
         control_plane.start_controllers(&[
             "validatingadmissionpolicy-status-controller",
             "statefulset-controller",
+            "persistentvolume-binder-controller",
             "persistentvolumeclaim-protection-controller",
             "job-controller",
             "cronjob-controller",
