@@ -377,6 +377,8 @@ async fn the_largest_object_that_a_server_accepts_can_be_read() {
         fixture.until("services/mws-web", |_| true).await;
         fixture.settle().await;
         fixture.transcript().await;
+        // A slow machine may need more than one attempt to connect.
+        let connected = fixture.operator().log().len();
         let env = json!([{"name": "LARGE", "value": "<".repeat(VALUE_BYTES)}]);
         let path = "/spec/template/spec/containers/0/env";
         fixture.edit("deployments/mws-web", json!([{"op": "add", "path": path, "value": env}])).await;
@@ -388,7 +390,7 @@ async fn the_largest_object_that_a_server_accepts_can_be_read() {
         let value = &now["spec"]["template"]["spec"]["containers"][0]["env"][0]["value"];
         assert_eq!(value.as_str().map(str::len), Some(VALUE_BYTES));
         let log = fixture.operator().log();
-        assert!(!log.contains("cannot watch"), "{log}");
+        assert!(!log[connected..].contains("cannot watch"), "{log}");
     })
     .await;
 }
