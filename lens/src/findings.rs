@@ -66,10 +66,19 @@ pub struct Finding {
     pub text: String,
     /// Why, as far as the recording shows it, and what to do.
     pub cause: String,
-    /// Some of the requests and events that show it, one a line.
-    pub entries: Vec<String>,
+    /// Some of the requests and events that show it.
+    pub entries: Vec<Entry>,
     /// How often it happened.
     pub count: usize,
+}
+
+/// A request or an event that shows a mistake.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The `n` of the entry in [`document`](crate::document()).
+    pub number: u64,
+    /// `+0.283s  watch #6: MODIFIED pages.example.com/default/a, version 69`
+    pub text: String,
 }
 
 /// What one client did.
@@ -84,7 +93,7 @@ pub(crate) struct Case<'a> {
 struct Found {
     text: String,
     cause: String,
-    entries: Vec<String>,
+    entries: Vec<Entry>,
     count: usize,
 }
 
@@ -158,11 +167,11 @@ impl<'a> Case<'a> {
         }
     }
 
-    fn request_entries<'s>(&'s self, requests: impl IntoIterator<Item = &'s &'s Request>) -> Vec<String> {
+    fn request_entries<'s>(&'s self, requests: impl IntoIterator<Item = &'s &'s Request>) -> Vec<Entry> {
         requests.into_iter().take(ENTRIES_MAX).map(|request| self.request_entry(request)).collect()
     }
 
-    fn request_entry(&self, request: &Request) -> String {
+    fn request_entry(&self, request: &Request) -> Entry {
         let Request { id, method, target, status, .. } = request;
         let effect = match request.effect {
             Effect::Changed(at) if self.recording.writes[at].changed.is_empty() => String::new(),
@@ -170,13 +179,15 @@ impl<'a> Case<'a> {
             Effect::Nothing => ", changed nothing".to_owned(),
             Effect::Unknown => String::new(),
         };
-        format!("{}  #{id} {method} {target}: {status}{effect}", self.at(request.received))
+        let text = format!("{}  #{id} {method} {target}: {status}{effect}", self.at(request.received));
+        Entry { number: request.number(), text }
     }
 
-    fn event_entry(&self, event: &Event) -> String {
+    fn event_entry(&self, event: &Event) -> Entry {
         let Event { watch, event: what, object, version, .. } = event;
         let about = if object.is_empty() { String::new() } else { format!(" {object}, version {version}") };
-        format!("{}  watch #{watch}: {what}{about}", self.at(event.time))
+        let text = format!("{}  watch #{watch}: {what}{about}", self.at(event.time));
+        Entry { number: event.number(), text }
     }
 
     /// `+1.204s`

@@ -15,18 +15,21 @@
 //! why        the events that can have caused each write, the likeliest first
 //! findings   the rules: each finds one mistake of a client
 //! report     findings and writes, as text and JSON
+//! document   what the page shows: all entries, and the report
 //! ```
 //!
 //! Two kinds of facts are kept apart. What was sent, when, and what it changed is recorded, and certain. That an event is the cause of a write
 //! is a conclusion: from what the client was sent since the cause of its last write to the object, and from who owns what.
 
+mod document;
 mod findings;
 mod recording;
 mod report;
 mod why;
 
 pub use self::{
-    findings::{Finding, Severity},
+    document::{document, entries},
+    findings::{Entry, Finding, Severity},
     recording::{Malformed, Recording},
     report::Report,
 };

@@ -61,13 +61,15 @@ pub(crate) struct Write {
     /// The id of the request. 0 for the server's controllers.
     pub(crate) request: u64,
     /// `ADDED`, `MODIFIED` or `DELETED`
-    event: String,
+    pub(crate) event: String,
     /// `deployments.apps`
     resource: String,
     /// `deployments.apps/default/web`
     pub(crate) object: String,
     pub(crate) value: Value,
     pub(crate) changed: Vec<String>,
+    /// Who owns each of the changed fields. Empty if it is unknown.
+    pub(crate) managers: Vec<String>,
 }
 
 /// A line of a watch, or its end.
@@ -80,6 +82,8 @@ pub(crate) struct Event {
     /// `deployments.apps/default/web`
     pub(crate) object: String,
     pub(crate) version: u64,
+    /// The time in microseconds, or more if an event before it has that number.
+    pub(crate) unique_micros: u64,
 }
 
 /// What happened.
@@ -166,7 +170,6 @@ impl Recording {
     fn connect(&mut self, has_all_writes: bool) {
         self.requests.sort_by_key(|request| request.received);
         self.writes.sort_by_key(|write| write.version);
-        self.events.sort_by_key(|event| event.time);
         self.by_id = self.requests.iter().enumerate().map(|(index, request)| (request.id, index)).collect();
         let mut first_versions = BTreeMap::new();
         for (index, write) in self.writes.iter_mut().enumerate() {
@@ -185,6 +188,7 @@ impl Recording {
                 request.effect = Effect::Nothing;
             }
         }
+        self.number_events();
         for event in &mut self.events {
             if let Some(at) = self.by_id.get(&event.watch).filter(|_| !event.object.is_empty()) {
                 event.object = format!("{}/{}", self.requests[*at].resource, event.object);
@@ -206,11 +210,29 @@ impl Recording {
                 if is_open && write.resource == watch.resource && write.object.starts_with(&begin) {
                     let event = write.event.clone();
                     let (object, version) = (write.object.clone(), write.version);
-                    self.events.push(Event { watch: watch.id, time: write.time, event, object, version });
+                    self.events.push(Event {
+                        watch: watch.id,
+                        time: write.time,
+                        event,
+                        object,
+                        version,
+                        unique_micros: 0,
+                    });
                 }
             }
         }
+        self.number_events();
+    }
+
+    /// Sorts the events, and gives each its number.
+    fn number_events(&mut self) {
         self.events.sort_by_key(|event| event.time);
+        let mut last = 0;
+        for event in &mut self.events {
+            let micros = between(SystemTime::UNIX_EPOCH, event.time).as_micros();
+            last = u64::try_from(micros).unwrap_or(u64::MAX).max(last + 1);
+            event.unique_micros = last;
+        }
     }
 
     /// The clients whose requests are judged: not the administrator of the embedded server, and no component of Kubernetes.
@@ -229,7 +251,9 @@ impl Recording {
         self.by_version.get(&(event.object.clone(), event.version)).map(|at| &self.writes[*at])
     }
 
-    pub(crate) fn start(&self) -> SystemTime {
+    /// When the first request came.
+    #[must_use]
+    pub fn start(&self) -> SystemTime {
         self.requests.first().map_or(SystemTime::UNIX_EPOCH, |request| request.received)
     }
 
@@ -251,7 +275,26 @@ pub(crate) fn is_component(user: &str) -> bool {
         || user.starts_with("system:serviceaccount:kube-system:")
 }
 
+// A number names the same entry in each recording of a run: the live page reads the server's record again and again, and the record forgets.
+// A JavaScript number holds them: the largest are three times the microseconds since 1970.
+
+impl Write {
+    pub(crate) fn number(&self) -> u64 {
+        self.version * 3 + 1
+    }
+}
+
+impl Event {
+    pub(crate) fn number(&self) -> u64 {
+        self.unique_micros * 3 + 2
+    }
+}
+
 impl Request {
+    pub(crate) fn number(&self) -> u64 {
+        self.id * 3
+    }
+
     pub(crate) fn has_query(&self, word: &str) -> bool {
         let query = self.target.split_once('?').map_or("", |(_, query)| query);
         query
@@ -353,6 +396,7 @@ fn write(line: &Value) -> Option<Write> {
         event: text(&line["type"]),
         resource,
         changed: line["changed"].as_array()?.iter().map(text).collect(),
+        managers: line["managers"].as_array().into_iter().flatten().map(text).collect(),
         value: line["object"].clone(),
     })
 }
@@ -364,6 +408,7 @@ fn event(line: &Value) -> Option<Event> {
         event: text(&line["event"]),
         object: text(&line["object"]),
         version: version(&line["resourceVersion"]),
+        unique_micros: 0,
     })
 }
 

@@ -5,7 +5,7 @@ use std::{collections::HashMap, fmt::Write as _, time::Duration};
 use serde_json::{Value, json};
 
 use super::{
-    findings::{Case, Finding, Severity, short},
+    findings::{Case, Entry, Finding, Severity, short},
     recording::{Effect, Recording, between, milliseconds},
     why::{Relation, Why},
 };
@@ -20,8 +20,8 @@ pub struct Report {
     pub findings: Vec<Finding>,
     /// The writes of the judged clients.
     writes: Vec<Value>,
-    /// How many of these there are.
-    clients: usize,
+    /// The judged clients.
+    clients: Vec<String>,
     lines: Vec<Line>,
     notes: Vec<String>,
 }
@@ -43,7 +43,7 @@ impl Report {
         let mut report = Report {
             findings: Vec::new(),
             writes: Vec::new(),
-            clients: clients.len(),
+            clients: clients.clone(),
             lines: Vec::new(),
             notes: notes(recording),
         };
@@ -62,7 +62,7 @@ impl Report {
 
     fn add(&mut self, recording: &Recording, why: &Why<'_>, known: &mut HashMap<(String, String), usize>) {
         let (mut text, reason) = (described(why), reason(recording, why));
-        if self.clients > 1 {
+        if self.clients.len() > 1 {
             text = format!("{}: {text}", why.request.client);
         }
         let at = *known.entry((text.clone(), reason.clone())).or_insert_with(|| {
@@ -86,7 +86,7 @@ impl Report {
             let note = if finding.severity == Severity::Note { " (note)" } else { "" };
             let _ = writeln!(text, "\n{}. {finding}{note}\n   {}", number + 1, finding.cause);
             for entry in &finding.entries {
-                let _ = writeln!(text, "     {entry}");
+                let _ = writeln!(text, "     {}", entry.text);
             }
         }
         let _ = writeln!(text, "\nwrites, and why");
@@ -108,11 +108,12 @@ impl Report {
     pub fn json(&self) -> Value {
         let findings = self.findings.iter().map(|finding| {
             let Finding { rule, severity, client, text, cause, entries, count } = finding;
+            let entries = entries.iter().map(|Entry { number, text }| json!({"n": number, "text": text}));
             json!({"rule": rule, "severity": format!("{severity:?}").to_lowercase(), "client": client, "text": text,
-                "cause": cause, "entries": entries, "count": count})
+                "cause": cause, "entries": entries.collect::<Vec<_>>(), "count": count})
         });
         json!({"tool": "listwatch lens", "version": env!("CARGO_PKG_VERSION"), "findings": findings.collect::<Vec<_>>(),
-            "writes": self.writes, "notes": self.notes})
+            "clients": self.clients, "writes": self.writes, "notes": self.notes})
     }
 }
 
@@ -172,12 +173,12 @@ fn after(took: &[Duration]) -> String {
 fn written(recording: &Recording, client: &str, why: &Why<'_>) -> Value {
     let request = why.request;
     let causes = why.causes.iter().map(|cause| {
-        json!({"watch": cause.event.watch, "event": cause.event.event, "object": cause.event.object,
+        json!({"n": cause.event.number(), "watch": cause.event.watch, "event": cause.event.event, "object": cause.event.object,
             "resourceVersion": cause.event.version.to_string(), "by": format!("{:?}", cause.source).to_lowercase(),
             "relation": format!("{:?}", cause.relation).to_lowercase(), "milliseconds": cause.took.as_secs_f64() * 1000.0})
     });
-    json!({"client": client, "request": request.id, "seconds": between(recording.start(), request.received).as_secs_f64(),
-        "verb": request.verb(), "object": why.object, "subresource": request.subresource, "status": request.status,
+    json!({"n": request.number(), "client": client, "request": request.id, "seconds": between(recording.start(), request.received).as_secs_f64(),
+        "text": described(why), "verb": request.verb(), "object": why.object, "subresource": request.subresource, "status": request.status,
         "resourceVersion": why.write.map(|write| write.version.to_string()),
         "changed": why.write.map(|write| &write.changed), "reason": reason(recording, why),
         "causes": causes.collect::<Vec<_>>()})

@@ -31,7 +31,7 @@ pub(super) fn add(recording: &mut Recording, lines: &[Value]) {
         if stage == "ResponseComplete" && is_watch {
             let Some(time) = time(&line["stageTimestamp"]) else { continue };
             let (event, object) = ("CLOSED".to_owned(), String::new());
-            recording.events.push(Event { watch: id, time, event, object, version: 0 });
+            recording.events.push(Event { watch: id, time, event, object, version: 0, unique_micros: 0 });
         }
         let Some(mut request) =
             request(line, id).filter(|_| is_new && (is_watch || stage == "ResponseComplete"))
@@ -95,6 +95,7 @@ fn write(request: &Request, value: Value) -> Write {
         resource: request.resource.clone(),
         object: request.object(),
         changed: Vec::new(),
+        managers: Vec::new(),
         value,
     }
 }
