@@ -122,7 +122,7 @@ pub use crate::{
     faults::{Cut, Fault, MEDDLED, MEDDLER, Planned, help as fault_help},
     http::LOG_TARGET,
     kinds::{help as kinds_help, json_path::JsonPath},
-    records::{EventRecord, RequestRecord, WriteRecord, changed_paths, differences},
+    records::{EventRecord, RequestRecord, WriteRecord, changed_paths, differences, field_managers},
     resource::Resource,
     storage::Checkpoint,
 };

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! $ kubectl get --raw '/listwatch/writes?since=41'
-//! {"changed":[".spec.replicas"],"object":{"kind":"Deployment",…},"request":7,"resource":"deployments.apps","time":"2026-11-21T07:14:34.250120Z","type":"MODIFIED","user":"admin"}
+//! {"changed":[".spec.replicas"],"managers":["kubectl"],"object":{"kind":"Deployment",…},"request":7,"resource":"deployments.apps","time":"2026-11-21T07:14:34.250120Z","type":"MODIFIED","user":"admin"}
 //! ```
 
 use std::{collections::BTreeSet, sync::Arc, time::SystemTime};
@@ -119,7 +119,7 @@ impl EventRecord {
 }
 
 impl WriteRecord {
-    /// A line of JSON: a watch event with the changed paths, which `listwatch replay` reads. Without `managedFields` and the
+    /// A line of JSON: a watch event with the changed paths and the managers of these fields, which `listwatch replay` reads. Without `managedFields` and the
     /// values of Secrets.
     #[must_use]
     pub fn line(&self) -> String {
@@ -129,8 +129,10 @@ impl WriteRecord {
             _ => "MODIFIED",
         };
         let object = self.after.as_ref().or(self.before.as_ref()).map(|object| self.shown(object));
+        let changed = self.changed_paths();
+        let managers = self.after.as_ref().map(|after| field_managers(after, &changed));
         json!({"time": rfc3339(self.time), "type": of_event, "object": object, "resource": self.resource,
-            "user": self.user, "request": self.request, "changed": self.changed_paths()})
+            "user": self.user, "request": self.request, "changed": changed, "managers": managers})
         .to_string()
             + "\n"
     }
@@ -190,6 +192,47 @@ pub fn changed_paths(before: &Value, after: &Value) -> Vec<String> {
     paths
 }
 
+/// The manager of each field in `paths`, by the `managedFields` of the object: `kubectl`, or `helm, kubectl`. Empty if no manager owns the field.
+#[must_use]
+pub fn field_managers(object: &Value, paths: &[String]) -> Vec<String> {
+    let managed = object["metadata"]["managedFields"].as_array().map_or(&[][..], Vec::as_slice);
+    let managers = |path: &String| {
+        let owning = managed.iter().filter(|entry| owns(&entry["fieldsV1"], object, path));
+        let names: BTreeSet<&str> = owning.filter_map(|entry| entry["manager"].as_str()).collect();
+        names.into_iter().collect::<Vec<_>>().join(", ")
+    };
+    paths.iter().map(managers).collect()
+}
+
+/// Whether a `fieldsV1` has the field at a path. `{}` owns everything below it.
+fn owns(fields: &Value, value: &Value, path: &str) -> bool {
+    let Some(fields) = fields.as_object() else { return false };
+    if path.is_empty() || fields.is_empty() {
+        return true;
+    }
+    let in_list = || path.strip_prefix('[').and_then(|path| path.split_once(']'));
+    fields.iter().any(|(element, below)| match element.split_once(':') {
+        Some(("f", key)) => path
+            .strip_prefix('.')
+            .and_then(|path| path.strip_prefix(key))
+            .filter(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+            .is_some_and(|rest| owns(below, &value[key], rest)),
+        Some((prefix, item)) => in_list().is_some_and(|(index, rest)| {
+            let at = index.parse::<usize>().unwrap_or(usize::MAX);
+            let item: Value = serde_json::from_str(item).unwrap_or_default();
+            let is_this = match prefix {
+                "k" => {
+                    item.as_object().is_some_and(|keys| keys.iter().all(|(key, one)| value[at][key] == *one))
+                }
+                "v" => value[at] == item,
+                _ => item == at,
+            };
+            is_this && owns(below, &value[at], rest)
+        }),
+        None => false,
+    })
+}
+
 /// `2026-11-21T07:14:34.250120Z`. A client answers an event in less than a millisecond.
 fn rfc3339(time: SystemTime) -> String {
     humantime::format_rfc3339_micros(time).to_string()
@@ -211,5 +254,34 @@ pub fn differences(before: &Value, after: &Value, at: &str, paths: &mut Vec<Stri
         }
         (before, after) if before != after => paths.push(at.to_owned()),
         _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_has_the_managers_that_managed_fields_names() {
+        let ports = json!({"k:{\"port\":80,\"protocol\":\"TCP\"}": {".": {}, "f:name": {}}});
+        let managed = json!([
+            {"manager": "helm", "fieldsV1": {"f:metadata": {"f:labels": {".": {}, "f:a.b/c": {}}}, "f:spec": {"f:ports": ports}}},
+            {"manager": "kubectl", "fieldsV1": {"f:metadata": {"f:labels": {"f:a.b/c": {}}}, "f:spec": {"f:list": {}, "f:set": {"v:\"x\"": {}}}}},
+        ]);
+        let object = json!({"metadata": {"managedFields": managed, "labels": {"a.b/c": "1", "a": "2"}},
+            "spec": {"ports": [{"port": 81, "protocol": "TCP"}, {"port": 80, "protocol": "TCP", "name": "web"}], "list": [1], "set": ["y", "x"]}});
+        let expected = [
+            (".metadata.labels.a.b/c", "helm, kubectl"),
+            (".metadata.labels.a", ""),
+            (".metadata.labels", "helm, kubectl"),
+            (".spec.ports[0].name", ""),
+            (".spec.ports[1].name", "helm"),
+            (".spec.list[0]", "kubectl"),
+            (".spec.set[0]", ""),
+            (".spec.set[1]", "kubectl"),
+            (".spec.gone", ""),
+        ];
+        let paths = expected.map(|(path, _)| path.to_owned());
+        assert_eq!(field_managers(&object, &paths), expected.map(|(_, managers)| managers));
     }
 }

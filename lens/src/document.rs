@@ -100,6 +100,7 @@ fn seconds(start: SystemTime, time: SystemTime) -> f64 {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed unwrap names its line")]
 mod tests {
     use super::*;
 

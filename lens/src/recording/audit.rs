@@ -7,7 +7,7 @@
 
 use std::collections::{HashMap, hash_map::Entry};
 
-use listwatch_apiserver::changed_paths;
+use listwatch_apiserver::{changed_paths, field_managers};
 use serde_json::Value;
 
 use super::{Effect, Event, Recording, Request, Write, client, text, time, version};
@@ -108,6 +108,7 @@ fn with_changes(mut writes: Vec<Write>) -> Vec<Write> {
         let Some(before) = before.insert(write.object.clone(), write.value.clone()) else { continue };
         write.event = "MODIFIED".to_owned();
         write.changed = changed_paths(&before, &write.value);
+        write.managers = field_managers(&write.value, &write.changed);
     }
     writes
 }
