@@ -84,7 +84,8 @@ fn of_write(write: &Write) -> Value {
 }
 
 fn changed(write: &Write) -> Vec<Value> {
-    let managers = write.managers.iter().map(Some).chain(std::iter::repeat(None));
+    let managers = write.managers.iter().map(|name| Some(name).filter(|name| !name.is_empty()));
+    let managers = managers.chain(std::iter::repeat(None));
     write
         .changed
         .iter()
