@@ -16,6 +16,7 @@
 //! findings   the rules: each finds one mistake of a client
 //! report     findings and writes, as text and JSON
 //! document   what the page shows: all entries, and the report
+//! page       its files, and one HTML file with everything in it
 //! ```
 //!
 //! Two kinds of facts are kept apart. What was sent, when, and what it changed is recorded, and certain. That an event is the cause of a write
@@ -23,6 +24,7 @@
 
 mod document;
 mod findings;
+pub mod page;
 mod recording;
 mod report;
 mod why;

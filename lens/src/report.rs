@@ -174,12 +174,17 @@ fn written(recording: &Recording, client: &str, why: &Why<'_>) -> Value {
     let request = why.request;
     let causes = why.causes.iter().map(|cause| {
         json!({"n": cause.event.number(), "watch": cause.event.watch, "event": cause.event.event, "object": cause.event.object,
-            "resourceVersion": cause.event.version.to_string(), "by": format!("{:?}", cause.source).to_lowercase(),
+            "resourceVersion": cause.event.version.to_string(), "text": cause.words(recording), "by": format!("{:?}", cause.source).to_lowercase(),
             "relation": format!("{:?}", cause.relation).to_lowercase(), "milliseconds": cause.took.as_secs_f64() * 1000.0})
     });
+    let effect = match request.effect {
+        Effect::Changed(_) => "changed",
+        Effect::Nothing => "nothing",
+        Effect::Unknown => "unknown",
+    };
     json!({"n": request.number(), "client": client, "request": request.id, "seconds": between(recording.start(), request.received).as_secs_f64(),
         "text": described(why), "verb": request.verb(), "object": why.object, "subresource": request.subresource, "status": request.status,
         "resourceVersion": why.write.map(|write| write.version.to_string()),
-        "changed": why.write.map(|write| &write.changed), "reason": reason(recording, why),
+        "changed": why.write.map(|write| &write.changed), "effect": effect, "reason": reason(recording, why),
         "causes": causes.collect::<Vec<_>>()})
 }

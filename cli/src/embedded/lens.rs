@@ -12,7 +12,7 @@ use std::{
 
 use clap::{Args, ValueEnum};
 use listwatch::shutdown::Stop;
-use listwatch_lens::{Recording, Report, Severity};
+use listwatch_lens::{Recording, Report, Severity, document, page};
 use listwatch_scorecard::{self as scorecard, CannotJudge, Scorecard};
 use tracing::Level;
 
@@ -51,7 +51,7 @@ struct LensFlags {
     /// How long to look; without it, until Ctrl-C, or until the operator ends
     #[arg(long = "for", value_name = "TIME", value_parser = parse_time)]
     duration: Option<Duration>,
-    /// Output: for people, or for programs
+    /// Output: for people, for programs, or a page for browsers: one file that shows each request and event
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     output: LensOutput,
     /// Recording to read: an audit log of kube-apiserver at the level RequestResponse, or a directory of the scorecard's --output-dir
@@ -66,6 +66,7 @@ struct LensFlags {
 enum LensOutput {
     Text,
     Json,
+    Html,
 }
 
 pub(super) fn main(args: LensArgs) -> Result<(), Failure> {
@@ -132,6 +133,10 @@ fn print(args: &LensFlags, recording: &Recording, end: Option<&str>) -> Result<(
     match args.output {
         LensOutput::Text => write!(io::stdout(), "{}", report.text())?,
         LensOutput::Json => say!("{:#}", report.json()),
+        LensOutput::Html => {
+            let document = document(recording, &report, recording.start());
+            write!(io::stdout(), "{}", page::html(&document))?;
+        }
     }
     if let Some(end) = end {
         note(&format!("COMMAND ended: {end}"));
