@@ -230,7 +230,7 @@ const opened = new Map();
 
 function folded(key, isOpen, summary, body) {
   const details = element("details", { open: (opened.get(key) ?? isOpen) ? "" : undefined }, element("summary", { "data-key": key }, ...summary));
-  const fill = () => { if (details.open && details.childElementCount === 1) details.append(...body()); };
+  const fill = () => { if (details.open && details.childElementCount === 1) details.append(body()); };
   fill();
   details.ontoggle = () => { opened.set(key, details.open); fill(); };
   return details;
@@ -242,8 +242,8 @@ function showFindings() {
     const key = `${rule} ${client} ${counts.get(rule + client) ?? 0}`;
     counts.set(rule + client, (counts.get(rule + client) ?? 0) + 1);
     const word = element("span", { class: severity === "note" ? "tag note" : "tag" }, severity === "note" ? "Note" : "Problem");
-    const links = () => shown.map(({ n, text }) => element("li", {}, link(n, text)));
-    return folded(key, index === 0, [word, ` ${client} ${text}`], () => [element("p", {}, sentence(cause)), element("ul", { class: "links" }, ...links())]);
+    const links = () => shown.map(({ n, text }) => link(n, entries.has(n) ? line(entries.get(n)) : text));
+    return folded(key, index === 0, [word, ` ${client} ${text}`], () => element("div", {}, element("p", {}, sentence(cause)), ...links()));
   });
   const notes = report.notes.map((note) => element("p", { class: "soft" }, note));
   const nothing = findings.length ? [] : [element("p", {}, "Nothing is wrong, as far as this recording shows.")];
@@ -271,7 +271,7 @@ function showWhy() {
     const count = alike.length > 1 ? `${alike.length} × ` : "";
     const by = report.clients.length > 1 && !filter.client ? `${client}: ` : "";
     const summary = [count + by + text, element("br"), element("span", { class: "soft" }, reason + after(alike))];
-    return folded(`why ${key}`, false, summary, () => [whyOf(alike)]);
+    return folded(`why ${key}`, false, summary, () => whyOf(alike));
   });
   const left = all.length - shown.length;
   if (left) shown.push(element("p", { class: "soft" }, `${left} more lines: filter by client, verb or object.`));
@@ -309,17 +309,19 @@ function whyOf(alike) {
 
 // A table of which only the rows that are seen exist.
 
+/** Makes a table, and returns the function that gives it other rows. Its arrow keys select. */
 function table(parent, label, headings, cells) {
   let list = [];
   let active = -1;
+  let selected = null;
   const body = element("div", { role: "rowgroup" });
   const rows = element("div", { class: "rows", role: "grid", tabindex: "0", "aria-label": label });
   const row = (role, words, attributes = {}) => element("div", { role: "row", ...attributes }, ...words.map((word) => element("span", { role, title: role === "gridcell" ? word : undefined }, word)));
   rows.append(row("columnheader", headings, { class: "heading", "aria-rowindex": "1" }), body);
   parent.append(rows);
   const paint = () => {
-    const first = Math.max(0, Math.floor(rows.scrollTop / ROW) - 2);
-    const last = Math.min(list.length, first + Math.ceil(rows.clientHeight / ROW) + 4);
+    const first = Math.floor(rows.scrollTop / ROW);
+    const last = Math.min(list.length, first + Math.ceil(rows.clientHeight / ROW) + 1);
     const shown = list.slice(first, last).map((entry, at) => {
       const index = first + at;
       const made = row("gridcell", cells(entry), { id: `${parent.id}-${index}`, "aria-rowindex": `${index + 2}`, "aria-selected": `${entry.n === state.selected}`, class: entry.isAlarm ? "failed" : undefined });
@@ -340,9 +342,7 @@ function table(parent, label, headings, cells) {
   };
   const pick = (index) => {
     active = Math.max(0, Math.min(list.length - 1, index));
-    if (!list.length) return;
-    scrollTo(active);
-    select(list[active].n);
+    if (list.length) select(list[active].n);
   };
   rows.onscroll = paint;
   rows.onkeydown = (event) => {
@@ -352,14 +352,13 @@ function table(parent, label, headings, cells) {
     event.preventDefault();
     pick(next);
   };
-  const show = (news) => {
-    const isOther = news.length !== list.length || news[0] !== list[0];
+  return (news) => {
     list = news;
     active = list.findIndex(({ n }) => n === state.selected);
-    if (isOther && active >= 0) scrollTo(active);
     paint();
+    if (active >= 0 && selected !== state.selected) scrollTo(active);
+    selected = state.selected;
   };
-  return show;
 }
 
 const showEntries = table($("entries"), "Entries in view", ["time", "client", "what", "object", "result"],
@@ -443,19 +442,19 @@ function reveal(n, arrow) {
 
 const canvas = document.querySelector("canvas");
 const pen = canvas.getContext("2d");
-let colors = {};
+const colors = {};
 let scale;
 /** How many marks were drawn. A test reads it. */
 let drawn = 0;
 
 function readColors() {
   const style = getComputedStyle(document.documentElement);
-  for (const name of ["back", "raised", "line", "text", "soft", "accent", "watch", "event", "alarm"]) colors[name] = style.getPropertyValue(`--${name}`);
+  for (const name of ["back", "text", "soft", "accent", "watch", "event", "alarm"]) colors[name] = style.getPropertyValue(`--${name}`);
 }
 
 function scaleOf(width) {
   const [from, to] = range();
-  const left = width > 600 ? 210 : 8;
+  const left = width > 600 ? 230 : 8;
   const factor = (width - left - 8) / (to - from);
   return { from, to, left, width, isNarrow: width <= 600, x: (time) => left + (time - from) * factor, time: (x) => from + (x - left) / factor };
 }
@@ -616,17 +615,18 @@ function drawArrow() {
   if (!cause?.lane || !write?.lane || !fits(cause) || !fits(write)) return;
   drawn += 1;
   const [x, y, right, down] = [scale.x(cause.t), cause.lane.middle, scale.x(write.t), write.lane.middle];
-  const bend = Math.max(24, Math.abs(right - x) / 3);
+  const side = down < y ? -1 : 1;
+  const bend = (down - y) / 2;
   pen.strokeStyle = pen.fillStyle = colors.text;
   pen.lineWidth = 1.5;
   pen.beginPath();
-  pen.moveTo(x, y);
-  pen.bezierCurveTo(x + bend, y, right - bend, down, right - 4, down);
+  pen.moveTo(x, y + 8 * side);
+  pen.bezierCurveTo(x, y + bend, right, down - bend, right, down - 14 * side);
   pen.stroke();
   pen.beginPath();
-  pen.moveTo(right, down);
-  pen.lineTo(right - 8, down - 5);
-  pen.lineTo(right - 8, down + 5);
+  pen.moveTo(right, down - 8 * side);
+  pen.lineTo(right - 5, down - 16 * side);
+  pen.lineTo(right + 5, down - 16 * side);
   pen.fill();
 }
 
@@ -680,13 +680,15 @@ function listen() {
     else if (entryAt(event)) select(entryAt(event).n);
     from = null;
   };
+  canvas.onpointercancel = () => { from = null; };
   canvas.ondblclick = () => view(...model.range);
   canvas.addEventListener("wheel", (event) => {
     event.preventDefault();
     if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) move((event.deltaX || event.deltaY) / 1000);
     else zoom(1.002 ** event.deltaY, scale.time(event.offsetX));
   }, { passive: false });
-  canvas.onkeydown = ({ key }) => {
+  canvas.onkeydown = ({ key, ctrlKey, metaKey }) => {
+    if (ctrlKey || metaKey) return;
     const act = { "+": () => zoom(0.5), "=": () => zoom(0.5), "-": () => zoom(2), 0: () => view(...model.range), ArrowLeft: () => move(-0.2), ArrowRight: () => move(0.2) }[key];
     act?.();
   };
@@ -778,8 +780,9 @@ function show() {
   const [from, to] = range();
   if (!$("entries").hidden) showEntries(model.seen.slice(indexOf(model.times, from), indexOf(model.times, to)));
   if (!$("life").hidden) showLife();
-  const count = `${entries.size.toLocaleString("en")} requests and events in ${duration(model.last)}, from ${new Date(start).toISOString().slice(0, 19).replace("T", " ")} UTC.`;
-  $("state").textContent = `${count} ${state.live}`;
+  const begin = new Date(start).toISOString().slice(0, 19).replace("T", " ");
+  $("state").textContent = `${entries.size.toLocaleString("en")} requests and events in ${duration(model.last)}, from ${begin} UTC.`;
+  if ($("live").textContent !== state.live) $("live").textContent = state.live;
   showDetail();
   pressLinks();
 }

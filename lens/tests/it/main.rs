@@ -5,7 +5,9 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap names its line")]
 #![allow(unreachable_pub, reason = "no crate uses a test binary")]
 
+mod browser;
 mod operator;
+mod page;
 
 use std::{
     cell::Cell,

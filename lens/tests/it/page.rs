@@ -1,0 +1,245 @@
+//! The page, by what a person does with it, in Chromium: with the variable LISTWATCH_CHROMEDRIVER alone.
+
+use std::{env, fs};
+
+use base64::{Engine, prelude::BASE64_STANDARD};
+use listwatch_lens::{Recording, Report, document, page};
+use listwatch_scorecard::{self as scorecard, Journal};
+use reqwest::Method;
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+
+use super::{
+    Api,
+    browser::{Browser, DOWN, ENTER, in_browser},
+    recorded, settings,
+};
+
+const WIDE: (u32, u32) = (1280, 800);
+const NARROW: (u32, u32) = (390, 844);
+const PICTURE: (u32, u32) = (1080, 640);
+
+/// The value of the Secret.
+const HIDDEN: &str = "a value that nobody may see";
+
+fn html(journal: &Journal) -> String {
+    let recording = Recording::of(journal);
+    page::html(&document(&recording, &Report::of(&recording), recording.start()))
+}
+
+/// A run of the operator that stamps its status, in which a user creates a Secret, and the kubeconfig of the user.
+async fn loop_and_secret() -> (Journal, String) {
+    let (found, config) = oneshot::channel();
+    let (mut found, mut asked) = (Some(found), 0);
+    let settings = settings("stamps-its-status");
+    let run = scorecard::observe(&settings, |server| {
+        if let Some(found) = found.take() {
+            found.send(server.kubeconfig()).unwrap();
+        }
+        asked += 1;
+        let has_secret = || server.writes_since(0).iter().any(|write| write.object == "default/hidden");
+        asked % 10 == 0 && has_secret() && !Report::of(&recorded(server)).findings.is_empty()
+    });
+    let user = async {
+        let config = config.await.unwrap();
+        let secret = json!({"metadata": {"name": "hidden"}, "stringData": {"password": HIDDEN}});
+        let api = Api::new(&config, "kubectl");
+        assert_eq!(api.send(Method::POST, "/api/v1/namespaces/default/secrets", secret).await.0, 201);
+        config
+    };
+    let (run, config) = tokio::join!(run, user);
+    (run.unwrap().0, config)
+}
+
+#[tokio::test]
+async fn the_file_has_no_value_and_no_token_and_may_ask_for_nothing() {
+    let (journal, config) = loop_and_secret().await;
+    let html = html(&journal);
+    let after = |key: &str| config.split_once(key).unwrap().1.trim_start_matches([' ', '"']);
+    let token = after("token:").split(['"', '}', '\n']).next().unwrap().to_owned();
+    assert!(html.contains("secrets/default/hidden"), "the Secret is not in the recording");
+    for value in [HIDDEN, &*BASE64_STANDARD.encode(HIDDEN), &token, "hello"] {
+        assert!(!html.contains(value), "{value}");
+    }
+    assert!(html.contains("content=\"default-src 'none'; script-src 'sha256-"));
+    let outside = ["http://", "https://", "//fonts", "src=", "href=", "@import", "url("];
+    for way in outside {
+        assert!(!html.contains(way), "{way}");
+    }
+    in_browser(async move |browser| {
+        browser.open(&html, WIDE).await;
+        assert_eq!(browser.get("performance.getEntriesByType('resource').length").await, 0);
+        assert_eq!(browser.complaints().await, json!([]));
+        // The policy holds: even a script that got in could send nothing.
+        browser.get("fetch('data:,a').then(() => window.sent = 'yes', () => window.sent = 'no')").await;
+        assert_eq!(browser.until("window.sent").await, "no");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_person_finds_the_loop_its_cause_and_the_life_of_the_object() {
+    let (journal, _) = loop_and_secret().await;
+    let html = html(&journal);
+    in_browser(async move |browser| {
+        let finding = "document.querySelector('#findings summary')";
+        for size in [NARROW, WIDE] {
+            browser.open(&html, size).await;
+            let text = browser.get(&format!("{finding}.textContent")).await;
+            let (name, why) = (
+                "Problem operator-1 (pages) writes pages.example.com/default/a ",
+                "each time woken by the event of its own write before",
+            );
+            assert!(
+                text.as_str().unwrap().starts_with(name) && text.as_str().unwrap().ends_with(why),
+                "{text}"
+            );
+            let bottom = browser.get(&format!("{finding}.getBoundingClientRect().bottom")).await;
+            assert!(
+                bottom.as_f64().unwrap() < f64::from(size.1),
+                "the finding is below the first screen: {bottom}"
+            );
+            let wide = browser.get("document.documentElement.scrollWidth").await;
+            assert!(wide.as_f64().unwrap() <= f64::from(size.0), "the page is wider than the window: {wide}");
+        }
+        // The third entry is a write, and the second the event that woke it.
+        let key = async |at: usize| {
+            browser.get(&format!("document.querySelectorAll('#findings .link')[{at}].dataset.key")).await
+        };
+        let (event, write) = (key(1).await, key(2).await);
+        browser.click("#findings .link:nth-of-type(3)").await;
+        browser.until(&format!("document.querySelector('canvas').dataset.selected === {write}")).await;
+        let arrow = format!("{} {}", event.as_str().unwrap(), write.as_str().unwrap());
+        assert_eq!(browser.get("document.querySelector('canvas').dataset.arrow").await, arrow);
+        let detail = browser.get("document.querySelector('#detail').textContent").await;
+        assert!(
+            detail.as_str().unwrap().contains("MODIFIED of pages.example.com/default/a, by itself"),
+            "{detail}"
+        );
+        picture(&browser).await;
+        let lines = browser.get("document.querySelector('#why').textContent").await;
+        assert!(
+            lines.as_str().unwrap().contains("× patch pages.example.com/default/a (status): .status.checks"),
+            "{lines}"
+        );
+        browser.click("#detail button").await;
+        let versions =
+            browser.until("document.querySelector('#versions [role=rowgroup]')?.textContent").await;
+        assert!(
+            versions.as_str().unwrap().contains("patch statusoperator-1 (pages).status.checks (pages)"),
+            "{versions}"
+        );
+        assert_eq!(browser.complaints().await, json!([]));
+    })
+    .await;
+}
+
+/// `LISTWATCH_PICTURE=1` writes the one of the documentation.
+async fn picture(browser: &Browser) {
+    if env::var("LISTWATCH_PICTURE").is_ok() {
+        browser.resize(PICTURE).await;
+        browser.until(&format!("document.querySelector('canvas').clientWidth < {}", PICTURE.0)).await;
+        let picture = browser.picture().await;
+        fs::write("../docs/lens.png", &picture).unwrap();
+        assert!(picture.len() < 150_000, "{} bytes", picture.len());
+    }
+}
+
+#[tokio::test]
+async fn the_keyboard_is_enough() {
+    let (journal, _) = loop_and_secret().await;
+    let html = html(&journal);
+    in_browser(async move |browser| {
+        browser.open(&html, WIDE).await;
+        browser.tab_to("[name=object]").await;
+        browser.press("secrets/").await;
+        browser.tab_to("[type=reset]").await;
+        browser.tab_to("#findings .link").await;
+        assert_eq!(browser.get("document.querySelector('[name=object]').value").await, "secrets/");
+        // The entry is not what the filter asks for, so the filter goes.
+        browser.press(ENTER).await;
+        let selected = "document.querySelector('canvas').dataset.selected";
+        let write = browser.until(selected).await;
+        assert_eq!(browser.get("document.querySelector('[name=object]').value").await, "");
+        browser.tab_to("canvas").await;
+        let all = browser.get("document.querySelector('canvas').dataset.view").await;
+        browser.press("+").await;
+        browser.until(&format!("document.querySelector('canvas').dataset.view !== {all}")).await;
+        browser.press("0").await;
+        browser.until(&format!("document.querySelector('canvas').dataset.view === {all}")).await;
+        browser.tab_to("#detail button").await;
+        browser.press(ENTER).await;
+        browser.tab_to("#versions .rows").await;
+        let row = "document.querySelector('#versions [aria-selected=true]')";
+        browser.until(&format!("{row}?.textContent")).await;
+        browser.press(DOWN).await;
+        browser.until(&format!("{selected} !== {write} && {row}?.id === document.activeElement.getAttribute('aria-activedescendant')")).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_filter_leaves_what_it_names() {
+    let (journal, _) = loop_and_secret().await;
+    let html = html(&journal);
+    in_browser(async move |browser| {
+        browser.open(&html, WIDE).await;
+        browser.click("#tab-entries").await;
+        let column = |number: usize| format!("[...document.querySelectorAll('#entries [role=gridcell]:nth-child({number})')].map((cell) => cell.textContent)");
+        browser.click("[name=object]").await;
+        browser.press("configmaps/default/a").await;
+        let is_of_map = "every((object) => object === 'configmaps/default/a')";
+        browser.until(&format!("{}.length > 0 && {}.{is_of_map}", column(4), column(4))).await;
+        browser.click("[name=verb]").await;
+        browser.press(&format!("create{ENTER}")).await;
+        browser.until(&format!("{}.join() === 'create'", column(3))).await;
+        browser.click("[type=reset]").await;
+        browser.until(&format!("{}.length > 10", column(3))).await;
+    })
+    .await;
+}
+
+/// A thousand seconds, with a hundred requests each.
+fn many() -> Value {
+    let entry = |id: u32| {
+        let (verb, status) =
+            (if id % 2 == 0 { "get" } else { "patch" }, if id % 1000 == 0 { 500 } else { 200 });
+        json!({"n": id * 3, "t": f64::from(id) / 100.0, "kind": "request", "id": id, "client": format!("operator-{}", id % 3), "verb": verb,
+            "resource": "pages", "object": format!("pages/default/{}", id % 50), "subresource": "", "target": "/pages", "status": status, "took": 0.001,
+            "version": null, "changed": null})
+    };
+    json!({"start": "2026-01-02T03:04:05.678Z", "forgotten": 0, "entries": (0..100_000).map(entry).collect::<Vec<_>>(),
+        "report": {"findings": [], "clients": [], "writes": [], "notes": []}})
+}
+
+#[tokio::test]
+async fn of_a_hundred_thousand_entries_only_what_is_seen_is_drawn() {
+    let html = page::html(&many());
+    in_browser(async move |browser| {
+        browser.open(&html, WIDE).await;
+        browser.click("#tab-entries").await;
+        browser.until("document.querySelector('#entries [role=row]:nth-child(3)')").await;
+        let rows = browser.get("document.querySelectorAll('#entries [role=row]').length").await;
+        let seen = browser.get("Math.ceil(document.querySelector('#entries .rows').clientHeight / 26)").await;
+        assert_eq!(
+            browser.get("document.querySelector('#entries .rows').getAttribute('aria-rowcount')").await,
+            "100001"
+        );
+        // With the heading, and one that is seen in part.
+        assert_eq!(rows.as_u64().unwrap(), seen.as_u64().unwrap() + 2, "{seen} are seen");
+        // Six lanes of columns of two pixels, and errors of eight.
+        let width = browser.get("document.querySelector('canvas').clientWidth").await.as_u64().unwrap();
+        let drawn =
+            browser.get("Number(document.querySelector('canvas').dataset.drawn)").await.as_u64().unwrap();
+        assert!(drawn > 500 && drawn < 6 * (width / 2 + width / 8), "{drawn} of {width} pixels");
+        // So far in that each has its place, each is drawn once.
+        for _ in 0..12 {
+            browser.click("#zoom-in").await;
+        }
+        browser.until("document.querySelector('#entries .rows').getAttribute('aria-rowcount') < 40").await;
+        let entries =
+            browser.get("document.querySelector('#entries .rows').getAttribute('aria-rowcount') - 1").await;
+        assert_eq!(browser.get("Number(document.querySelector('canvas').dataset.drawn)").await, entries);
+    })
+    .await;
+}
