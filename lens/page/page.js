@@ -291,16 +291,16 @@ function after(alike) {
 function whyOf(alike) {
   const body = element("div");
   const show = (chosen) => {
-    const lines = alike.slice(0, WRITES_MAX).map((write) => link(write.n, line(entries.get(write.n) ?? write), () => { show(write); reveal(write.n); }));
+    const lines = alike.slice(0, WRITES_MAX).map((write) => link(write.n, entries.has(write.n) ? line(entries.get(write.n)) : write.text, () => { show(write); reveal(write.n); }));
     const left = alike.length - lines.length;
     const causes = chosen.causes.map(({ n, text, milliseconds }, index) =>
       link(n, `${index ? "or" : "likeliest"}: ${text}, ${duration(milliseconds / 1000)} before`, () => reveal(n, { from: n, to: chosen.n })));
     const ofWhich = alike.length > 1 ? `of the write at ${seconds(entries.get(chosen.n)?.t ?? chosen.seconds)}: ` : "";
     replace(body,
-      element("p", {}, element("b", {}, "Certain: "), "the writes, the answers, and the fields that changed."),
-      ...lines, left > 0 ? element("p", { class: "soft" }, `and ${left} more`) : "",
       element("p", {}, element("b", {}, "Concluded: "), "the cause ", ofWhich, causes.length ? "an event that the client was sent before it." : `${chosen.reason}.`),
-      ...causes);
+      ...causes,
+      element("p", {}, element("b", {}, "Certain: "), "the writes, the answers, and the fields that changed."),
+      ...lines, left > 0 ? element("p", { class: "soft" }, `and ${left} more`) : "");
     pressLinks();
   };
   show(alike.find(({ n }) => n === state.arrow?.to) ?? alike[0]);
@@ -549,17 +549,22 @@ function drawOpen(lane, middle) {
   let at = Math.max(0, indexOf(begins, scale.from) - 1);
   let gap = at === 0 ? null : lane.open[at - 1][1];
   while (at < begins.length && begins[at] <= scale.to) {
-    const [x, end] = [scale.x(begins[at]), Math.min(scale.x(lane.open[at][1]), scale.width)];
-    if (gap !== null) drawGap(scale.x(gap), x, middle);
-    drawn += 1;
-    pen.fillStyle = colors.watch;
-    pen.fillRect(x, middle - 6, Math.max(end - x, 1), 12);
-    gap = lane.open[at][1];
+    const [begin, end] = lane.open[at];
+    if (gap !== null && begin > scale.from) drawGap(scale.x(gap), scale.x(begin), middle);
+    if (end > scale.from) drawBar(scale.x(begin), Math.min(scale.x(end), scale.width), middle);
+    gap = end;
     // Those that begin in this pixel cannot be seen.
-    at = Math.max(at + 1, indexOf(begins, scale.time(Math.floor(x) + 1), at));
+    at = Math.max(at + 1, indexOf(begins, scale.time(Math.floor(scale.x(begin)) + 1), at));
     gap = Math.max(gap, lane.open[at - 1][1]);
   }
-  if (gap !== null && at === begins.length && gap < model.last) drawGap(scale.x(gap), scale.x(model.last), middle);
+  const last = begins[at] ?? model.last;
+  if (gap !== null && gap < last && last > scale.from) drawGap(scale.x(gap), scale.x(last), middle);
+}
+
+function drawBar(from, to, middle) {
+  drawn += 1;
+  pen.fillStyle = colors.watch;
+  pen.fillRect(from, middle - 6, Math.max(to - from, 1), 12);
 }
 
 function drawGap(from, to, middle) {

@@ -55,6 +55,9 @@ fn a_recording_is_read_from_files_and_directories() {
         text.starts_with("1 finding\n\n1. forbidden: jane may not create pods: 403, 3 times in 0.2 s\n"),
         "{text}"
     );
+    let (html, code, _) = lens(&[dir.path().to_str().unwrap(), "--output", "html"]);
+    assert_eq!(code, Some(1));
+    assert!(html.starts_with("<!doctype html>") && html.contains(r#""rule":"forbidden""#), "{html}");
     let log = dir.path().join("operator.log");
     for (path, expected) in
         [("nowhere", "nowhere: No such file or directory"), (log.to_str().unwrap(), "operator.log, line 1: ")]

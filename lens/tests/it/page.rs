@@ -151,6 +151,7 @@ async fn the_keyboard_is_enough() {
     let html = html(&journal);
     in_browser(async move |browser| {
         browser.open(&html, WIDE).await;
+        let all = browser.get("document.querySelector('canvas').dataset.view").await;
         browser.tab_to("[name=object]").await;
         browser.press("secrets/").await;
         browser.tab_to("[type=reset]").await;
@@ -162,9 +163,9 @@ async fn the_keyboard_is_enough() {
         let write = browser.until(selected).await;
         assert_eq!(browser.get("document.querySelector('[name=object]').value").await, "");
         browser.tab_to("canvas").await;
-        let all = browser.get("document.querySelector('canvas').dataset.view").await;
+        let before = browser.get("document.querySelector('canvas').dataset.view").await;
         browser.press("+").await;
-        browser.until(&format!("document.querySelector('canvas').dataset.view !== {all}")).await;
+        browser.until(&format!("document.querySelector('canvas').dataset.view !== {before}")).await;
         browser.press("0").await;
         browser.until(&format!("document.querySelector('canvas').dataset.view === {all}")).await;
         browser.tab_to("#detail button").await;
@@ -199,22 +200,52 @@ async fn a_filter_leaves_what_it_names() {
     .await;
 }
 
-/// A thousand seconds, with a hundred requests each.
-fn many() -> Value {
-    let entry = |id: u32| {
-        let (verb, status) =
-            (if id % 2 == 0 { "get" } else { "patch" }, if id % 1000 == 0 { 500 } else { 200 });
-        json!({"n": id * 3, "t": f64::from(id) / 100.0, "kind": "request", "id": id, "client": format!("operator-{}", id % 3), "verb": verb,
-            "resource": "pages", "object": format!("pages/default/{}", id % 50), "subresource": "", "target": "/pages", "status": status, "took": 0.001,
-            "version": null, "changed": null})
-    };
-    json!({"start": "2026-01-02T03:04:05.678Z", "forgotten": 0, "entries": (0..100_000).map(entry).collect::<Vec<_>>(),
-        "report": {"findings": [], "clients": [], "writes": [], "notes": []}})
+fn made(entries: &[Value]) -> String {
+    page::html(&json!({"start": "2026-01-02T03:04:05.678Z", "forgotten": 0, "entries": entries,
+        "report": {"findings": [], "clients": [], "writes": [], "notes": []}}))
+}
+
+fn request(id: u32, verb: &str, t: f64, took: Option<f64>) -> Value {
+    json!({"n": id * 3, "t": t, "kind": "request", "id": id, "client": format!("operator-{}", id % 3), "verb": verb, "resource": "pages",
+        "object": format!("pages/default/{}", id % 50), "subresource": "", "target": "/pages", "status": 200, "took": took, "version": null, "changed": null})
+}
+
+/// The number of marks in the time line.
+async fn drawn(browser: &Browser) -> u64 {
+    browser.get("Number(document.querySelector('canvas').dataset.drawn)").await.as_u64().unwrap()
+}
+
+#[tokio::test]
+async fn a_time_without_an_open_watch_is_seen() {
+    in_browser(async move |browser| {
+        // A begin and a bar, and a get.
+        browser.open(&made(&[request(3, "watch", 0.0, None), request(6, "get", 9.0, Some(0.1))]), WIDE).await;
+        assert_eq!(drawn(&browser).await, 3);
+        // And the time after the end.
+        browser
+            .open(&made(&[request(3, "watch", 0.0, Some(1.0)), request(6, "get", 9.0, Some(0.1))]), WIDE)
+            .await;
+        assert_eq!(drawn(&browser).await, 4);
+        let again = [request(3, "watch", 0.0, Some(1.0)), request(3003, "watch", 9.0, None)];
+        browser.open(&made(&again), WIDE).await;
+        assert_eq!(drawn(&browser).await, 5);
+        // Before the second begins, it is seen still.
+        browser.click("#zoom-in").await;
+        browser.until("Number(document.querySelector('canvas').dataset.view.split(' ')[1]) < 8").await;
+        assert_eq!(drawn(&browser).await, 1);
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn of_a_hundred_thousand_entries_only_what_is_seen_is_drawn() {
-    let html = page::html(&many());
+    // A thousand seconds, with a hundred requests each.
+    let entry = |id: u32| request(id, ["get", "patch"][id as usize % 2], f64::from(id) / 100.0, Some(0.001));
+    let mut entries: Vec<Value> = (0..100_000).map(entry).collect();
+    for failed in entries.iter_mut().step_by(1000) {
+        failed["status"] = 500.into();
+    }
+    let html = made(&entries);
     in_browser(async move |browser| {
         browser.open(&html, WIDE).await;
         browser.click("#tab-entries").await;
@@ -229,9 +260,8 @@ async fn of_a_hundred_thousand_entries_only_what_is_seen_is_drawn() {
         assert_eq!(rows.as_u64().unwrap(), seen.as_u64().unwrap() + 2, "{seen} are seen");
         // Six lanes of columns of two pixels, and errors of eight.
         let width = browser.get("document.querySelector('canvas').clientWidth").await.as_u64().unwrap();
-        let drawn =
-            browser.get("Number(document.querySelector('canvas').dataset.drawn)").await.as_u64().unwrap();
-        assert!(drawn > 500 && drawn < 6 * (width / 2 + width / 8), "{drawn} of {width} pixels");
+        let marks = drawn(&browser).await;
+        assert!(marks > 500 && marks < 6 * (width / 2 + width / 8), "{marks} in {width} pixels");
         // So far in that each has its place, each is drawn once.
         for _ in 0..12 {
             browser.click("#zoom-in").await;
@@ -239,7 +269,7 @@ async fn of_a_hundred_thousand_entries_only_what_is_seen_is_drawn() {
         browser.until("document.querySelector('#entries .rows').getAttribute('aria-rowcount') < 40").await;
         let entries =
             browser.get("document.querySelector('#entries .rows').getAttribute('aria-rowcount') - 1").await;
-        assert_eq!(browser.get("Number(document.querySelector('canvas').dataset.drawn)").await, entries);
+        assert_eq!(drawn(&browser).await, entries);
     })
     .await;
 }
