@@ -90,7 +90,7 @@ mod clock;
 mod tests;
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::HashMap,
     fmt,
     fs::{DirBuilder, File},
     io::{self, Write},
@@ -112,7 +112,8 @@ use crate::{
     clock::Clock,
     faults::Faults,
     http::server::{self, Identity, Tasks},
-    state::Server,
+    records::Latest,
+    state::{REQUESTS_MAX, Server},
     storage::{Storage, lock},
 };
 pub use crate::{
@@ -220,9 +221,8 @@ impl ApiServer {
             rules: Mutex::default(),
             rbac: options.rbac,
             request_ids: AtomicU64::default(),
-            requests: Mutex::default(),
-            events: Mutex::default(),
-            events_max: options.events,
+            requests: Mutex::new(Latest::new(REQUESTS_MAX)),
+            events: (options.events > 0).then(|| Mutex::new(Latest::new(options.events))),
             counts: Mutex::default(),
             faults: Faults::default(),
             backup,
@@ -352,13 +352,25 @@ impl ApiServer {
     /// The records of the latest 100,000 answered requests, oldest first. A watch is recorded when it opens.
     #[must_use]
     pub fn requests(&self) -> Vec<RequestRecord> {
-        lock(&self.server.requests).iter().cloned().collect()
+        self.requests_since(0).0
     }
 
     /// The latest events that watches have sent, and the ends of watches, oldest first: [`Options::events`].
     #[must_use]
     pub fn events(&self) -> Vec<EventRecord> {
-        lock(&self.server.events).iter().cloned().collect()
+        self.events_since(0).0
+    }
+
+    /// The records after a mark, and the mark after them, to read on. The first mark is 0.
+    #[must_use]
+    pub fn requests_since(&self, mark: u64) -> (Vec<RequestRecord>, u64) {
+        lock(&self.server.requests).since(mark)
+    }
+
+    /// As [`ApiServer::requests_since`].
+    #[must_use]
+    pub fn events_since(&self, mark: u64) -> (Vec<EventRecord>, u64) {
+        self.server.events.as_ref().map_or((Vec::new(), 0), |events| lock(events).since(mark))
     }
 
     /// How many records [`ApiServer::requests`] has.
@@ -369,7 +381,7 @@ impl ApiServer {
 
     /// Drops the records of the requests so far.
     pub fn forget_requests(&self) {
-        *lock(&self.server.requests) = VecDeque::new();
+        lock(&self.server.requests).clear();
     }
 
     /// The resourceVersion of the latest write.

@@ -5,7 +5,11 @@
 //! {"changed":[".spec.replicas"],"managers":["kubectl"],"object":{"kind":"Deployment",…},"request":7,"resource":"deployments.apps","time":"2026-11-21T07:14:34.250120Z","type":"MODIFIED","user":"admin"}
 //! ```
 
-use std::{collections::BTreeSet, sync::Arc, time::SystemTime};
+use std::{
+    collections::{BTreeSet, VecDeque},
+    sync::Arc,
+    time::SystemTime,
+};
 
 use serde_json::{Value, json};
 
@@ -16,6 +20,50 @@ pub(crate) const REQUESTS_PATH: &str = "/listwatch/requests";
 
 /// The path at which administrators read the records of writes.
 pub(crate) const WRITES_PATH: &str = "/listwatch/writes";
+
+/// The latest records of one sort.
+pub(crate) struct Latest<T> {
+    records: VecDeque<T>,
+    max: usize,
+    /// How many were dropped.
+    dropped: u64,
+}
+
+impl<T: Clone> Latest<T> {
+    pub(crate) fn new(max: usize) -> Latest<T> {
+        Latest { records: VecDeque::new(), max, dropped: 0 }
+    }
+
+    /// Adds one. If there are too many, it drops the oldest.
+    pub(crate) fn push(&mut self, record: T) {
+        self.records.push_back(record);
+        if self.records.len() > self.max {
+            self.records.pop_front();
+            self.dropped += 1;
+        }
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.records.iter()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    /// Drops all.
+    pub(crate) fn clear(&mut self) {
+        self.dropped += self.records.len() as u64;
+        self.records = VecDeque::new();
+    }
+
+    /// Those after a mark, and the mark after them. A mark is how many there were.
+    pub(crate) fn since(&self, mark: u64) -> (Vec<T>, u64) {
+        let known = usize::try_from(mark.saturating_sub(self.dropped)).unwrap_or(usize::MAX);
+        let records = self.records.range(known.min(self.records.len())..);
+        (records.cloned().collect(), self.dropped + self.records.len() as u64)
+    }
+}
 
 /// The record of an answered request, as in an audit log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -260,6 +308,21 @@ pub fn differences(before: &Value, after: &Value, at: &str, paths: &mut Vec<Stri
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_latest_records_are_read_on_from_a_mark() {
+        let mut latest = Latest::new(3);
+        assert_eq!(latest.since(0), (vec![], 0));
+        (1..=2).for_each(|record| latest.push(record));
+        assert_eq!(latest.since(0), (vec![1, 2], 2));
+        assert_eq!(latest.since(2), (vec![], 2));
+        (3..=5).for_each(|record| latest.push(record));
+        assert_eq!(latest.since(2), (vec![3, 4, 5], 5));
+        assert_eq!(latest.since(1), (vec![3, 4, 5], 5), "2 is dropped");
+        latest.clear();
+        latest.push(6);
+        assert_eq!(latest.since(2), (vec![6], 6));
+    }
 
     #[test]
     fn a_field_has_the_managers_that_managed_fields_names() {

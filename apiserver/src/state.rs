@@ -1,7 +1,7 @@
 //! The state that connections and controllers share: storage, tokens, planned faults and the records of requests.
 
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
+    collections::{BTreeMap, HashMap},
     sync::{Arc, Mutex, MutexGuard, atomic::AtomicU64},
     time::Duration,
 };
@@ -12,15 +12,15 @@ use crate::{
     authorization::{self, Granted, Permissions, Rule, Subject, Verb},
     exec::ExecRule,
     faults::{Fault, Faults, Planned},
-    records::{EventRecord, RequestRecord, WriteRecord},
+    records::{EventRecord, Latest, RequestRecord, WriteRecord},
     request::Request,
     status::StatusError,
     storage::{Checkpoint, Storage, Writer, lock},
     tokens::{self, ISSUER, SigningKey},
 };
 
-/// Most records. One more drops the oldest. A test that counts writes makes some thousands.
-const REQUESTS_MAX: usize = 100_000;
+/// Most records of requests. A test that counts writes makes some thousands.
+pub(crate) const REQUESTS_MAX: usize = 100_000;
 
 /// The shared state. It has no Debug, because it contains tokens and Secrets.
 pub(crate) struct Server {
@@ -35,10 +35,9 @@ pub(crate) struct Server {
     pub(crate) rbac: bool,
     /// The id of the latest request.
     pub(crate) request_ids: AtomicU64,
-    pub(crate) requests: Mutex<VecDeque<RequestRecord>>,
-    pub(crate) events: Mutex<VecDeque<EventRecord>>,
-    /// Most of these.
-    pub(crate) events_max: usize,
+    pub(crate) requests: Mutex<Latest<RequestRecord>>,
+    /// `None`: they are not recorded.
+    pub(crate) events: Option<Mutex<Latest<EventRecord>>>,
     /// How many requests were answered, by the labels of a metric.
     pub(crate) counts: Mutex<BTreeMap<String, u64>>,
     pub(crate) faults: Faults,
@@ -147,16 +146,12 @@ impl Server {
     }
 
     pub(crate) fn record(&self, record: RequestRecord) {
-        let mut requests = lock(&self.requests);
-        if requests.len() == REQUESTS_MAX {
-            requests.pop_front();
-        }
-        requests.push_back(record);
+        lock(&self.requests).push(record);
     }
 
     /// Records what a watch sends: an event as its line of JSON. Half a line is none.
     pub(crate) fn record_line(&self, watch: u64, line: &[u8]) {
-        if self.events_max == 0 {
+        if self.events.is_none() {
             return;
         }
         let Ok(event) = serde_json::from_slice::<Value>(line) else { return };
@@ -169,15 +164,9 @@ impl Server {
     }
 
     pub(crate) fn record_event(&self, watch: u64, event: &str, object: String, version: u64) {
-        if self.events_max == 0 {
-            return;
-        }
+        let Some(events) = &self.events else { return };
         let time = self.storage().clock.now();
-        let mut events = lock(&self.events);
-        if events.len() == self.events_max {
-            events.pop_front();
-        }
-        events.push_back(EventRecord { watch, time, event: event.to_owned(), object, version });
+        lock(events).push(EventRecord { watch, time, event: event.to_owned(), object, version });
     }
 
     /// As [`Server::writes_since`]. Expired, if the history of a collection begins after the version.
