@@ -12,7 +12,7 @@
 //! in `state.rs`.
 //!
 //! A request that a fault holds waits for its release. A test waits for it at `/listwatch/faults/held`, does what it wants to
-//! do at this point, such as killing the client, and releases it with a DELETE.
+//! do at this point, such as killing the client, and releases it with a DELETE. Others release requests one by one, or refuse them.
 
 use std::{
     collections::BTreeMap,
@@ -24,8 +24,9 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, header::CONTENT_TYPE};
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, oneshot, watch};
 
 use serde_json::json;
 
@@ -231,7 +232,7 @@ impl Fault {
         Planned::from(self).times(times)
     }
 
-    /// Limits the fault to the requests of this user.
+    /// Limits the fault to the requests of this user, or of those whose names begin so: `operator-*`.
     #[must_use]
     pub fn by(self, user: &str) -> Planned {
         Planned::from(self).by(user)
@@ -250,7 +251,7 @@ pub struct Planned {
     pub(crate) fault: Fault,
     method: String,
     path: String,
-    /// Empty: any user.
+    /// `jane`, or the beginning of names: `operator-*`. Empty: any user.
     user: String,
     /// How often it still applies. `None`: until faults are ended.
     times: Option<u64>,
@@ -330,6 +331,14 @@ impl Planned {
         matches!(self.fault.scope(), Scope::Requests(_)) && !is_allowed
     }
 
+    fn is_by(&self, user: Option<&str>) -> bool {
+        let user = user.unwrap_or_default();
+        match self.user.strip_suffix('*') {
+            Some(begin) => user.starts_with(begin),
+            None => self.user.is_empty() || user == self.user,
+        }
+    }
+
     /// Whether the fault applies to a request of this user. If so, counts the request.
     fn take(&mut self, method: &Method, target: &str, user: Option<&str>) -> bool {
         let method = method.as_str();
@@ -344,7 +353,7 @@ impl Planned {
             _ => true,
         };
         let applies = self.times != Some(0)
-            && (self.user.is_empty() || user == Some(&self.user))
+            && self.is_by(user)
             && is_fitting
             && self.fault.methods().contains(&method)
             && (self.method.is_empty() || self.method == method)
@@ -510,6 +519,15 @@ pub(crate) fn exceeds_quota(request: &Request, quota: &str) -> StatusError {
          limited: {counted}=1"
     );
     StatusError::not_allowed(message, details(&name, &group, &plural))
+}
+
+/// The error of a held request that is refused.
+fn refusal(status: u16) -> StatusError {
+    match status {
+        409 => StatusError::new(409, "Conflict", "the object has been modified: a fault on demand", None),
+        500 => StatusError::went_wrong("a fault on demand"),
+        _ => StatusError::new(status, "", "a fault on demand", None),
+    }
 }
 
 /// As [`StatusError::expired`], in the words of servers before 1.18.
@@ -772,15 +790,25 @@ pub(crate) struct Faults {
     held: watch::Sender<Held>,
 }
 
-/// The requests that wait for their release.
-#[derive(Debug, Default)]
-struct Held {
-    /// By number, in the order of their arrival: `POST /api/v1/namespaces/default/pods`.
-    requests: BTreeMap<u64, String>,
-    /// The number of the next one.
-    next: u64,
-    /// Those with smaller numbers are released.
-    released: u64,
+/// The requests that wait for their release, by id: in the order of their arrival.
+type Held = BTreeMap<u64, (HeldRequest, oneshot::Sender<Release>)>;
+
+/// How a held request goes on: to its effect, or refused with a status.
+type Release = Result<(), u16>;
+
+/// A request that a fault holds. See [`ApiServer::held_requests`](super::ApiServer::held_requests).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeldRequest {
+    /// As [`RequestRecord::id`](super::RequestRecord::id).
+    pub id: u64,
+    /// Empty without a known token.
+    pub user: String,
+    /// `POST`, …
+    pub method: String,
+    /// Path and query.
+    pub target: String,
+    /// As the client has sent it.
+    pub body: Bytes,
 }
 
 #[derive(Debug, Default)]
@@ -825,39 +853,50 @@ impl Faults {
         self.release();
     }
 
-    /// Holds a request until it is released. A client that disconnects drops this future, and so the request.
-    pub(crate) async fn hold(&self, request: &Request) {
-        let mut changes = self.held.subscribe();
-        let mut number = 0;
-        self.held.send_modify(|held| {
-            number = held.next;
-            held.next += 1;
-            held.requests.insert(number, format!("{} {}", request.method, request.target));
-        });
-        let _leaves = Leaves { faults: self, number };
-        // The sender is ours, so it is not closed.
-        let _ = changes.wait_for(|held| held.released > number).await;
+    /// Holds a request until it is released, or refused with an error. A client that disconnects drops this future, and so the request.
+    pub(crate) async fn hold(&self, request: &Request) -> Result<(), StatusError> {
+        let Request { id, ref method, ref target, ref body, .. } = *request;
+        let (user, body) = (request.user.clone().unwrap_or_default(), body.clone());
+        let held = HeldRequest { id, user, method: method.to_string(), target: target.clone(), body };
+        let (sender, release) = oneshot::channel();
+        self.held.send_modify(|all| _ = all.insert(id, (held, sender)));
+        let _leaves = Leaves { faults: self, id };
+        // Released with all others, it is dropped.
+        release.await.unwrap_or(Ok(())).map_err(refusal)
     }
 
     pub(crate) fn is_holding(&self) -> bool {
-        !self.held.borrow().requests.is_empty()
+        !self.held.borrow().is_empty()
     }
 
-    /// Waits until the number of held requests is as wanted. Returns them, oldest first.
+    /// The held requests, oldest first.
+    pub(crate) fn held_requests(&self) -> Vec<HeldRequest> {
+        self.held.borrow().values().map(|(request, _)| request.clone()).collect()
+    }
+
+    /// Waits until the number of held requests is as wanted. Returns them, oldest first: `POST /api/v1/namespaces/default/pods`.
     pub(crate) async fn held(&self, wanted: impl Fn(usize) -> bool) -> Vec<String> {
         let mut changes = self.held.subscribe();
-        match changes.wait_for(|held| wanted(held.requests.len())).await {
-            Ok(held) => held.requests.values().cloned().collect(),
-            Err(_) => Vec::new(),
-        }
+        // The sender is ours, so it is not closed.
+        let _ = changes.wait_for(|held| wanted(held.len())).await;
+        drop(changes);
+        let held = self.held_requests().into_iter();
+        held.map(|HeldRequest { method, target, .. }| format!("{method} {target}")).collect()
     }
 
     /// Lets the held requests go on.
     pub(crate) fn release(&self) {
+        self.held.send_modify(BTreeMap::clear);
+    }
+
+    /// Lets a held request go on. Whether it is held.
+    pub(crate) fn release_one(&self, id: u64, release: Release) -> bool {
+        let mut is_held = false;
         self.held.send_modify(|held| {
-            held.requests.clear();
-            held.released = held.next;
+            let request = held.remove(&id);
+            is_held = request.is_some_and(|(_, sender)| sender.send(release).is_ok());
         });
+        is_held
     }
 
     /// Whether a fault may still apply to a request.
@@ -920,14 +959,12 @@ impl Faults {
 /// Removes a request from the held ones when it is released or dropped.
 struct Leaves<'a> {
     faults: &'a Faults,
-    number: u64,
+    id: u64,
 }
 
 impl Drop for Leaves<'_> {
     fn drop(&mut self) {
-        self.faults.held.send_modify(|held| {
-            held.requests.remove(&self.number);
-        });
+        self.faults.held.send_modify(|held| _ = held.remove(&self.id));
     }
 }
 

@@ -120,7 +120,7 @@ pub use crate::{
     authorization::Rule,
     controllers::NODE,
     exec::ExecRule,
-    faults::{Cut, Fault, MEDDLED, MEDDLER, Planned, help as fault_help},
+    faults::{Cut, Fault, HeldRequest, MEDDLED, MEDDLER, Planned, help as fault_help},
     http::LOG_TARGET,
     kinds::{help as kinds_help, json_path::JsonPath},
     records::{EventRecord, RequestRecord, WriteRecord, changed_paths, differences, field_managers},
@@ -426,6 +426,12 @@ impl ApiServer {
         self.server.faults.is_planned()
     }
 
+    /// The faults that are still to come, one a line, as `kubectl get --raw /listwatch/faults` prints them.
+    #[must_use]
+    pub fn planned_faults(&self) -> String {
+        self.server.faults.list()
+    }
+
     /// Whether a fault holds a request.
     #[must_use]
     pub fn is_holding(&self) -> bool {
@@ -442,9 +448,25 @@ impl ApiServer {
         self.server.faults.held(|requests| requests == 0).await;
     }
 
+    /// The requests that faults hold now, oldest first.
+    #[must_use]
+    pub fn held_requests(&self) -> Vec<HeldRequest> {
+        self.server.faults.held_requests()
+    }
+
     /// Releases the requests that faults hold now.
     pub fn release_held(&self) {
         self.server.faults.release();
+    }
+
+    /// Releases a held request. Returns whether it is held.
+    pub fn release(&self, id: u64) -> bool {
+        self.server.faults.release_one(id, Ok(()))
+    }
+
+    /// Refuses a held request with a status such as 409 or 500. If only its answer is held, it is released. Returns whether it is held.
+    pub fn refuse(&self, id: u64, status: u16) -> bool {
+        self.server.faults.release_one(id, Err(status))
     }
 
     /// Ends all faults. Stalled watches resume, and held requests go on.
@@ -453,7 +475,7 @@ impl ApiServer {
     }
 
     /// Closes all connections and stops the server.
-    pub async fn stop(self) {
+    pub async fn stop(&self) {
         self.tasks.stop().await;
     }
 }
@@ -461,9 +483,15 @@ impl ApiServer {
 /// Random bytes in a token: 256 bits cannot be guessed.
 const TOKEN_BYTES: usize = 32;
 
-/// A token can give full access, so its bytes come from a cryptographic random generator. [`fastrand`] is not secure:
-/// clients see the uids that it generates, and can compute its next output from them.
-fn random_token() -> String {
+/// A token that nobody can guess, for a URL or a header.
+///
+/// # Panics
+///
+/// If the operating system has no randomness.
+#[must_use]
+pub fn random_token() -> String {
+    // A token can give full access, so its bytes come from a cryptographic random generator. `fastrand` is not secure:
+    // clients see the uids that it generates, and can compute its next output from them.
     let mut bytes = [0; TOKEN_BYTES];
     let random = rustls::crypto::ring::default_provider().secure_random;
     random.fill(&mut bytes).expect("the operating system has randomness");

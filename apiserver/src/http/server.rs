@@ -301,9 +301,10 @@ where
     if let Some(Fault::Delay(delay)) = fault {
         tokio::time::sleep(delay).await;
     }
-    if fault == Some(Fault::Hold) {
-        server.faults.hold(&request).await;
-    }
+    let held = match fault {
+        Some(Fault::Hold) => server.faults.hold(&request).await,
+        _ => Ok(()),
+    };
     if fault == Some(Fault::Meddle) {
         let version = server.storage().revision();
         router::answer(&server, &faults::meddling(&request, version)).await;
@@ -312,9 +313,11 @@ where
     let error =
         identified.and_then(|()| server.check(&server.storage(), &request, user_name, Verb::OfMethod)).err();
     let error = error.or_else(|| fault.as_ref()?.forbids(&request, user_name, Verb::OfMethod)).or(unread);
+    let error = error.or(held.err());
     let answer = answer(&server, &request, fault.as_ref(), user_name, error).await;
     if fault == Some(Fault::HoldAnswer) {
-        server.faults.hold(&request).await;
+        // It has had its effect.
+        let _ = server.faults.hold(&request).await;
     }
     let (method, path, user_agent) = (&request.method, &request.target, request.user_agent());
     let (status, elapsed) = (answer.status, started.elapsed());

@@ -4,7 +4,7 @@
 use std::num::NonZeroUsize;
 
 use super::*;
-use crate::{Checkpoint, Planned, fault_help};
+use crate::{Checkpoint, HeldRequest, Planned, fault_help};
 
 fn planned(text: &str) -> Planned {
     text.parse().expect(text)
@@ -211,6 +211,43 @@ async fn a_write_can_be_held_before_its_effect_or_before_its_answer() {
             "only the second is held"
         );
     }
+}
+
+/// The page of the lens does so.
+#[tokio::test]
+async fn held_writes_are_released_one_by_one_or_refused() {
+    let fixture = fixture(&["hold,user=operator-*"]).await;
+    fixture.server.add_token("operator", "operator-1");
+    assert_eq!(fixture.post(CONFIG_MAPS, config_map("free", json!({}))).await.0, 201, "of another user");
+    let create = async |name: &str| {
+        let request = fixture.http.post(format!("{}{CONFIG_MAPS}", fixture.server.url()));
+        let request = request.bearer_auth("operator").body(config_map(name, json!({})).to_string());
+        let answer = request.send().await.expect("an answer");
+        let status = answer.status().as_u16();
+        let answer: Value = serde_json::from_str(&answer.text().await.expect("text")).expect("JSON");
+        (status, answer)
+    };
+    for (refused, status, reason) in [(None, 201, Value::Null), (Some(409), 409, json!("Conflict"))] {
+        let name = format!("a-{status}");
+        let step = async {
+            fixture.server.held().await;
+            let held = fixture.server.held_requests();
+            let [HeldRequest { id, user, method, target, body }] = &held[..] else { panic!("{held:?}") };
+            assert_eq!((&**user, &**method, &**target), ("operator-1", "POST", CONFIG_MAPS));
+            assert!(String::from_utf8_lossy(body).contains(&name), "{body:?}");
+            assert!(!fixture.server.release(id + 1), "no such request");
+            assert!(match refused {
+                Some(status) => fixture.server.refuse(*id, status),
+                None => fixture.server.release(*id),
+            });
+            assert!(!fixture.server.release(*id), "it is no longer held");
+        };
+        let ((answered, answer), ()) = tokio::join!(create(&name), step);
+        assert_eq!((answered, &answer["reason"]), (status, &reason), "{answer}");
+        let is_stored = fixture.get(&format!("{CONFIG_MAPS}/{name}")).await.0 == 200;
+        assert_eq!(is_stored, refused.is_none());
+    }
+    assert_eq!(fixture.server.planned_faults(), "hold,user=operator-*\n");
 }
 
 #[tokio::test]
