@@ -9,10 +9,7 @@
 //!  "report":{…}}
 //! ```
 
-use std::{
-    collections::{HashMap, HashSet},
-    time::SystemTime,
-};
+use std::{collections::HashMap, time::SystemTime};
 
 use serde_json::{Value, json};
 
@@ -31,20 +28,23 @@ pub fn document(recording: &Recording, report: &Report, start: SystemTime) -> Va
 /// The requests, the events, and the writes that are not those of a request, by time. The `n` of each is the same in every recording of a run.
 #[must_use]
 pub fn entries(recording: &Recording, start: SystemTime) -> Vec<Value> {
-    let ends: HashMap<u64, SystemTime> = recording
-        .events
-        .iter()
-        .filter(|event| ["END", "CLOSED"].contains(&&*event.event))
-        .map(|end| (end.watch, end.time))
-        .collect();
+    some_entries(recording, start, |_| true)
+}
+
+/// Those that are new since the last read. That of a watch which has ended replaces the one before.
+pub(crate) fn new_entries(recording: &Recording, start: SystemTime) -> Vec<Value> {
+    some_entries(recording, start, |is_new| is_new)
+}
+
+fn some_entries(recording: &Recording, start: SystemTime, is_shown: fn(bool) -> bool) -> Vec<Value> {
+    let ends = recording.events.iter().filter(|event| event.ends_watch());
+    let ends: HashMap<u64, SystemTime> = ends.map(|end| (end.watch, end.time)).collect();
     let mut entries = Vec::new();
-    let mut shown = HashSet::new();
-    for request in &recording.requests {
+    for request in recording.requests.iter().filter(|request| is_shown(request.is_new)) {
         let write = match request.effect {
             Effect::Changed(at) => Some(&recording.writes[at]),
             Effect::Nothing | Effect::Unknown => None,
         };
-        shown.extend(write.map(|write| write.version));
         let end = if request.is_watch() && request.status == 200 {
             ends.get(&request.id).copied()
         } else {
@@ -52,9 +52,19 @@ pub fn entries(recording: &Recording, start: SystemTime) -> Vec<Value> {
         };
         entries.push((request.received, of_request(request, write, end)));
     }
-    entries.extend(recording.events.iter().map(|event| (event.time, of_event(event))));
-    let others = recording.writes.iter().filter(|write| !shown.contains(&write.version));
-    entries.extend(others.map(|write| (write.time, of_write(write))));
+    let events = recording.events.iter().filter(|event| is_shown(event.is_new));
+    entries.extend(events.map(|event| (event.time, of_event(event))));
+    let forgotten = recording.forgotten();
+    for (at, write) in recording.writes.iter().enumerate().filter(|(_, write)| is_shown(write.is_new)) {
+        let is_of_request = match recording.request(write.request) {
+            Some(request) => request.effect == Effect::Changed(at),
+            // It is not answered yet.
+            None => write.request > forgotten,
+        };
+        if !is_of_request {
+            entries.push((write.time, of_write(write)));
+        }
+    }
     entries.sort_by_key(|(time, _)| *time);
     let with_time = entries.into_iter().map(|(time, mut entry)| {
         entry["t"] = seconds(start, time).into();
@@ -103,6 +113,8 @@ fn seconds(start: SystemTime, time: SystemTime) -> f64 {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a failed unwrap names its line")]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
 
     #[test]
@@ -122,8 +134,8 @@ mod tests {
             let start = humantime::parse_rfc3339("2026-01-02T03:04:00Z").unwrap();
             entries(&recording, start)
         };
-        let before = of(request(1, 1) + &request(2, 3) + &event(2, 4) + &event(3, 4));
-        let after = of(request(2, 3) + &event(2, 4) + &event(3, 4) + &request(3, 2) + &event(3, 5));
+        let before = of(request(1, 1) + &request(2, 3) + &event(2, 4) + &event(2, 4));
+        let after = of(request(2, 3) + &event(2, 4) + &event(2, 4) + &request(3, 2) + &event(2, 5));
         let numbers: HashSet<u64> = before.iter().map(|entry| entry["n"].as_u64().unwrap()).collect();
         assert_eq!(numbers.len(), 4);
         assert_eq!(

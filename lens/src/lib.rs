@@ -2,10 +2,13 @@
 //! and says in plain words what woke it, and what is wrong.
 //!
 //! ```no_run
+//! # use std::sync::Arc;
+//! # use listwatch_apiserver::ApiServer;
 //! # use listwatch_lens::{Recording, Report};
-//! # use listwatch_scorecard::{self as scorecard, Scorecard};
+//! # use listwatch_scorecard::{self as scorecard, Scorecard, Then};
 //! # async fn example(settings: Scorecard) {
-//! let (journal, _) = scorecard::observe(&settings, |server| server.request_count() > 1000).await.expect("an operator that starts");
+//! let then = |server: &Arc<ApiServer>| if server.request_count() < 1000 { Then::GoOn } else { Then::End };
+//! let (journal, _) = scorecard::observe(&settings, then).await.expect("an operator that starts");
 //! print!("{}", Report::of(&Recording::of(&journal)).text());
 //! # }
 //! ```
@@ -17,6 +20,7 @@
 //! report     findings and writes, as text and JSON
 //! document   what the page shows: all entries, and the report
 //! page       its files, and one HTML file with everything in it
+//! live       the page while the operator runs: a server on loopback (live/access: who may see it; live/news: what it sends; live/controls: stop and step)
 //! ```
 //!
 //! Two kinds of facts are kept apart. What was sent, when, and what it changed is recorded, and certain. That an event is the cause of a write
@@ -25,6 +29,7 @@
 mod document;
 mod findings;
 pub mod page;
+mod live;
 mod recording;
 mod report;
 mod why;
@@ -32,6 +37,7 @@ mod why;
 pub use self::{
     document::{document, entries},
     findings::{Entry, Finding, Severity},
+    live::{EVENTS_MAX, Live, Operator, Restart},
     recording::{Malformed, Recording},
     report::Report,
 };

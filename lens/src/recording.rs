@@ -40,6 +40,8 @@ pub(crate) struct Request {
     /// The server's version at the answer. 0 if unknown.
     version: u64,
     pub(crate) effect: Effect,
+    /// Whether it came with the last [`Recording::append`], or ended since. So are all of a recording that is read at once.
+    pub(crate) is_new: bool,
 }
 
 /// What became of a request that writes.
@@ -70,6 +72,7 @@ pub(crate) struct Write {
     pub(crate) changed: Vec<String>,
     /// Who owns each of the changed fields. Empty if it is unknown.
     pub(crate) managers: Vec<String>,
+    pub(crate) is_new: bool,
 }
 
 /// A line of a watch, or its end.
@@ -82,8 +85,9 @@ pub(crate) struct Event {
     /// `deployments.apps/default/web`
     pub(crate) object: String,
     pub(crate) version: u64,
-    /// The time in microseconds, or more if an event before it has that number.
+    /// The time in microseconds, or more if an event before it has that number. 0: none yet.
     pub(crate) unique_micros: u64,
+    pub(crate) is_new: bool,
 }
 
 /// What happened.
@@ -99,6 +103,10 @@ pub struct Recording {
     pub(crate) infers_events: bool,
     /// Until when the operator surely ran, if it is known.
     pub runs_until: Option<SystemTime>,
+    /// When it began, if the first requests may be forgotten.
+    pub(crate) started: Option<SystemTime>,
+    /// The largest [`Event::unique_micros`].
+    last_micros: u64,
     by_id: HashMap<u64, usize>,
     by_version: HashMap<(String, u64), usize>,
 }
@@ -123,9 +131,35 @@ impl Recording {
     /// Not: its lines are those that [`Recording::read`] reads.
     #[must_use]
     pub fn of(journal: &Journal) -> Recording {
+        let mut recording = Recording::default();
+        recording.append(journal);
+        recording
+    }
+
+    /// Reads on: what a run has recorded since.
+    pub(crate) fn append(&mut self, journal: &Journal) {
         let texts = [journal.requests_jsonl(), journal.writes_jsonl(), journal.events_jsonl()];
         let files = texts.map(|text| (String::new(), text));
-        Recording::parse(&files).expect("lines of a recording")
+        self.add(&files).expect("lines of a recording");
+        self.connect(true);
+        let ended = self.events.iter().filter(|event| event.is_new && event.ends_watch());
+        for at in ended.filter_map(|end| self.by_id.get(&end.watch)) {
+            self.requests[*at].is_new = true;
+        }
+        for write in &mut self.writes {
+            let request = self.by_id.get(&write.request).map(|at| &self.requests[*at]);
+            write.is_new |= request.is_some_and(|request| request.is_new);
+        }
+    }
+
+    /// Forgets the oldest, and that the others are new.
+    pub(crate) fn forget(&mut self, requests: usize, writes: usize, events: usize) {
+        self.requests.drain(..self.requests.len().saturating_sub(requests));
+        self.writes.drain(..self.writes.len().saturating_sub(writes));
+        self.events.drain(..self.events.len().saturating_sub(events));
+        self.requests.iter_mut().for_each(|request| request.is_new = false);
+        self.writes.iter_mut().for_each(|write| write.is_new = false);
+        self.events.iter_mut().for_each(|event| event.is_new = false);
     }
 
     /// Reads files, each a name and a text, with the lines of a record, or of an audit log, in any order.
@@ -134,15 +168,18 @@ impl Recording {
     ///
     /// If a line is neither.
     pub fn read(files: &[(String, String)]) -> Result<Recording, Malformed> {
-        let mut recording = Recording::parse(files)?;
+        let mut recording = Recording::default();
+        let has_all_writes = recording.add(files)?;
+        recording.connect(has_all_writes);
         if recording.events.iter().all(|event| event.object.is_empty()) {
             recording.infer_events();
         }
         Ok(recording)
     }
 
-    fn parse(files: &[(String, String)]) -> Result<Recording, Malformed> {
-        let (mut recording, mut audited) = (Recording::default(), Vec::new());
+    /// Adds the lines of files. Returns whether all writes are among them.
+    fn add(&mut self, files: &[(String, String)]) -> Result<bool, Malformed> {
+        let mut audited = Vec::new();
         let lines =
             files.iter().flat_map(|(name, text)| text.lines().enumerate().map(move |line| (name, line)));
         for (name, (index, line)) in lines.filter(|(_, (_, line))| !line.trim().is_empty()) {
@@ -153,17 +190,16 @@ impl Recording {
                 audited.push(line);
                 Some(())
             } else if has("target") {
-                request(&line).map(|request| recording.requests.push(request))
+                request(&line).map(|request| self.requests.push(request))
             } else if has("watch") {
-                event(&line).map(|event| recording.events.push(event))
+                event(&line).map(|event| self.events.push(event))
             } else {
-                write(&line).map(|write| recording.writes.push(write))
+                write(&line).map(|write| self.writes.push(write))
             };
             known.ok_or_else(|| malformed("is not of a recording, and not of an audit log"))?;
         }
-        audit::add(&mut recording, &audited);
-        recording.connect(audited.is_empty());
-        Ok(recording)
+        audit::add(self, &audited);
+        Ok(audited.is_empty())
     }
 
     /// Sorts all, and connects writes and events with their requests.
@@ -171,6 +207,13 @@ impl Recording {
         self.requests.sort_by_key(|request| request.received);
         self.writes.sort_by_key(|write| write.version);
         self.by_id = self.requests.iter().enumerate().map(|(index, request)| (request.id, index)).collect();
+        self.by_version.clear();
+        for request in &mut self.requests {
+            // The write may have another index now, or be forgotten.
+            if let Effect::Changed(_) = request.effect {
+                request.effect = Effect::Unknown;
+            }
+        }
         let mut first_versions = BTreeMap::new();
         for (index, write) in self.writes.iter_mut().enumerate() {
             first_versions.entry(write.resource.clone()).or_insert(write.version);
@@ -188,12 +231,12 @@ impl Recording {
                 request.effect = Effect::Nothing;
             }
         }
-        self.number_events();
-        for event in &mut self.events {
+        for event in self.events.iter_mut().filter(|event| event.unique_micros == 0) {
             if let Some(at) = self.by_id.get(&event.watch).filter(|_| !event.object.is_empty()) {
                 event.object = format!("{}/{}", self.requests[*at].resource, event.object);
             }
         }
+        self.number_events();
     }
 
     /// Without recorded events: each watch sends the writes while it is open.
@@ -217,6 +260,7 @@ impl Recording {
                         object,
                         version,
                         unique_micros: 0,
+                        is_new: true,
                     });
                 }
             }
@@ -224,14 +268,13 @@ impl Recording {
         self.number_events();
     }
 
-    /// Sorts the events, and gives each its number.
+    /// Sorts the events, and gives each its number if it has none.
     fn number_events(&mut self) {
         self.events.sort_by_key(|event| event.time);
-        let mut last = 0;
-        for event in &mut self.events {
+        for event in self.events.iter_mut().filter(|event| event.unique_micros == 0) {
             let micros = between(SystemTime::UNIX_EPOCH, event.time).as_micros();
-            last = u64::try_from(micros).unwrap_or(u64::MAX).max(last + 1);
-            event.unique_micros = last;
+            self.last_micros = u64::try_from(micros).unwrap_or(u64::MAX).max(self.last_micros + 1);
+            event.unique_micros = self.last_micros;
         }
     }
 
@@ -254,7 +297,8 @@ impl Recording {
     /// When the first request came.
     #[must_use]
     pub fn start(&self) -> SystemTime {
-        self.requests.first().map_or(SystemTime::UNIX_EPOCH, |request| request.received)
+        let first = self.requests.first().map(|request| request.received);
+        self.started.or(first).unwrap_or(SystemTime::UNIX_EPOCH)
     }
 
     /// How many requests were forgotten before the first one.
@@ -285,6 +329,10 @@ impl Write {
 }
 
 impl Event {
+    pub(crate) fn ends_watch(&self) -> bool {
+        ["END", "CLOSED"].contains(&&*self.event)
+    }
+
     pub(crate) fn number(&self) -> u64 {
         self.unique_micros * 3 + 2
     }
@@ -382,6 +430,7 @@ fn request(line: &Value) -> Option<Request> {
         status: line["status"].as_u64().and_then(|status| u16::try_from(status).ok())?,
         version: version(&line["resourceVersion"]),
         effect: Effect::Unknown,
+        is_new: true,
     })
 }
 
@@ -398,6 +447,7 @@ fn write(line: &Value) -> Option<Write> {
         changed: line["changed"].as_array()?.iter().map(text).collect(),
         managers: line["managers"].as_array().into_iter().flatten().map(text).collect(),
         value: line["object"].clone(),
+        is_new: true,
     })
 }
 
@@ -409,6 +459,7 @@ fn event(line: &Value) -> Option<Event> {
         object: text(&line["object"]),
         version: version(&line["resourceVersion"]),
         unique_micros: 0,
+        is_new: true,
     })
 }
 

@@ -123,7 +123,7 @@ pub(super) struct Pace {
 }
 
 pub(super) struct Lab<'a> {
-    pub(super) server: ApiServer,
+    pub(super) server: Arc<ApiServer>,
     scorecard: &'a Scorecard,
     /// See [`remove_left_behind`].
     _lock: File,
@@ -164,7 +164,7 @@ impl<'a> Lab<'a> {
         let dir = TempDir::with_prefix(DIR_PREFIX).map_err(|error| cannot("temporary directory", error))?;
         let lock = locked(dir.path()).map_err(|error| cannot("lock", error))?;
         Ok(Lab {
-            server,
+            server: Arc::new(server),
             scorecard,
             _lock: lock,
             dir,

@@ -51,7 +51,7 @@ use futures_util::{StreamExt, stream};
 pub use self::{
     journal::Journal,
     lab::retries_max,
-    observe::observe,
+    observe::{Then, observe},
     report::{CheckResult, Outcome, Report, Verdict},
     sample_condition::SampleCondition,
     settings::{CannotJudge, Extent, Scorecard},

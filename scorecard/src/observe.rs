@@ -1,5 +1,7 @@
 //! One run without a fault, for others to judge.
 
+use std::sync::Arc;
+
 use listwatch_apiserver::ApiServer;
 use tokio::time::{Instant, sleep};
 
@@ -13,7 +15,18 @@ use super::{
 /// Most events of a record. They take 15 MB.
 const EVENTS_MAX: usize = 100_000;
 
-/// Runs the operator until `is_enough`, which is asked every 20 ms, or until it ends. The samples are created when it reads their kind.
+/// What becomes of a run that is observed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Then {
+    /// It goes on.
+    GoOn,
+    /// The operator is killed, and started again as another user.
+    Restart,
+    /// It ends.
+    End,
+}
+
+/// Runs the operator until `then`, which is asked every 20 ms, says so, or until it ends. The samples are created when it reads their kind.
 /// Returns the record, and how the operator ended by itself.
 ///
 /// # Errors
@@ -21,7 +34,7 @@ const EVENTS_MAX: usize = 100_000;
 /// If a CRD or a sample is invalid, or the operator cannot be started.
 pub async fn observe(
     scorecard: &Scorecard,
-    mut is_enough: impl FnMut(&ApiServer) -> bool,
+    mut then: impl FnMut(&Arc<ApiServer>) -> Then,
 ) -> Result<(Journal, Option<String>), CannotJudge> {
     process::validate_placeholders(&scorecard.command)?;
     let mut lab = Lab::with_events(scorecard, EVENTS_MAX).await?;
@@ -34,8 +47,16 @@ pub async fn observe(
             has_samples = true;
         }
         let end = lab.ended().map(|(_, end)| end);
-        if end.is_some() || is_enough(&lab.server) {
+        if end.is_some() {
             break end;
+        }
+        match then(&lab.server) {
+            Then::GoOn => {}
+            Then::Restart => {
+                lab.kill().await;
+                lab.start()?;
+            }
+            Then::End => break None,
         }
         sleep(TICK).await;
     };

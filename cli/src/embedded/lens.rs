@@ -7,13 +7,19 @@ use std::{
     future::pending,
     io::{self, IsTerminal, Write},
     path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, SystemTime},
 };
 
 use clap::{Args, ValueEnum};
 use listwatch::shutdown::Stop;
-use listwatch_lens::{Recording, Report, Severity, document, page};
-use listwatch_scorecard::{self as scorecard, CannotJudge, Scorecard};
+use listwatch_apiserver::ApiServer;
+use listwatch_lens::{Live, Operator, Recording, Report, Severity, document, page};
+use listwatch_scorecard::{self as scorecard, CannotJudge, Scorecard, Then};
+use tokio::sync::oneshot;
 use tracing::Level;
 
 use super::{apiserver::say, scorecard::ObjectFlags};
@@ -28,7 +34,7 @@ use crate::{
 #[derive(Debug, Args)]
 #[command(
     after_help = "Runs COMMAND against an API server in this process, with KUBECONFIG set; {kubeconfig} in its arguments becomes the path. The samples are created when it reads their kind. \
-    At its end, after --for, or after Ctrl-C, comes the report: what is wrong, and for each write the event that is its likely cause. With FILE, it reads a recording instead. docs/lens.md describes the findings.\n\n\
+    Standard error has the address of a page that shows it while it runs, and can stop it at a write. At its end, after --for, or after Ctrl-C, comes the report: what is wrong, and for each write the event that is its likely cause. With FILE, it reads a recording instead. docs/lens.md describes the findings.\n\n\
     Exit code: 0 if there is no problem, 1 if there is one, 2 if a flag or a file is invalid, or COMMAND cannot be run.\n\n\
     Examples:\n  listwatch lens --crd config/crd --sample config/samples/memcached.yaml -- ./memcached-operator\n  \
     listwatch lens /var/log/kubernetes/audit.log"
@@ -91,7 +97,7 @@ async fn watched(
     if args.duration.is_none() && io::stderr().is_terminal() {
         note("Ctrl-C ends the operator, and shows what it did");
     }
-    let is_enough = Cell::new(false);
+    let is_enough = &Cell::new(false);
     let enough = async {
         tokio::select! {
             () = stop.requested() => {}
@@ -100,13 +106,59 @@ async fn watched(
         is_enough.set(true);
         pending::<Infallible>().await
     };
-    let (journal, end) = tokio::select! {
-        observed = scorecard::observe(settings, |_| is_enough.get()) => observed.map_err(|CannotJudge(why)| Failure::Usage(why))?,
-        never = enough => match never {},
+    let (found, server) = oneshot::channel();
+    let (mut found, restarts) = (Some(found), Arc::new(AtomicBool::new(false)));
+    let asked = Arc::clone(&restarts);
+    let restart = Arc::new(move || restarts.store(true, Ordering::Relaxed));
+    let then = move |server: &Arc<ApiServer>| {
+        // The page gets it once.
+        found.take().map(|found| found.send(Arc::clone(server)));
+        match asked.swap(false, Ordering::Relaxed) {
+            _ if is_enough.get() => Then::End,
+            true => Then::Restart,
+            false => Then::GoOn,
+        }
     };
+    let run = async {
+        tokio::select! {
+            observed = scorecard::observe(settings, then) => observed,
+            never = enough => match never {},
+        }
+    };
+    let why = |run: &Result<_, _>| match run {
+        Ok((_, Some(end))) => format!("the operator has ended: {end}"),
+        Ok(_) | Err(_) => "listwatch has ended it".to_owned(),
+    };
+    let operator = Operator { user: "operator-*".to_owned(), restart: Some(restart) };
+    let run = with_page(operator, async { server.await.ok() }, run, why).await?;
+    let (journal, end) = run.map_err(|CannotJudge(why)| Failure::Usage(why))?;
     let mut recording = Recording::of(&journal);
     recording.runs_until = end.is_none().then(SystemTime::now);
     Ok((recording, end))
+}
+
+/// Does some work, and serves the page of a server beside it, as soon as there is one. At the end of the work, the page says why.
+pub(super) async fn with_page<T>(
+    operator: Operator,
+    server: impl Future<Output = Option<Arc<ApiServer>>>,
+    work: impl Future<Output = T>,
+    why: impl FnOnce(&T) -> String,
+) -> Result<T, Failure> {
+    let live = Live::bind().await.map_err(|error| Failure::Runtime(format!("the page: {error}")))?;
+    note(&format!("the page: {}", live.url()));
+    let (ended, end) = oneshot::channel();
+    let page = async {
+        if let Some(server) = server.await {
+            live.run(server, operator, async { end.await.unwrap_or_default() }).await;
+        }
+    };
+    let work = async {
+        let result = work.await;
+        let _ = ended.send(why(&result));
+        result
+    };
+    let ((), result) = tokio::join!(page, work);
+    Ok(result)
 }
 
 /// Files, and the files of directories whose names end in `.jsonl`.

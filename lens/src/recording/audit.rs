@@ -31,7 +31,8 @@ pub(super) fn add(recording: &mut Recording, lines: &[Value]) {
         if stage == "ResponseComplete" && is_watch {
             let Some(time) = time(&line["stageTimestamp"]) else { continue };
             let (event, object) = ("CLOSED".to_owned(), String::new());
-            recording.events.push(Event { watch: id, time, event, object, version: 0, unique_micros: 0 });
+            let end = Event { watch: id, time, event, object, version: 0, unique_micros: 0, is_new: true };
+            recording.events.push(end);
         }
         let Some(mut request) =
             request(line, id).filter(|_| is_new && (is_watch || stage == "ResponseComplete"))
@@ -81,6 +82,7 @@ fn request(line: &Value, id: u64) -> Option<Request> {
         status: line["responseStatus"]["code"].as_u64().and_then(|code| u16::try_from(code).ok())?,
         version: 0,
         effect: Effect::Unknown,
+        is_new: true,
     })
 }
 
@@ -97,6 +99,7 @@ fn write(request: &Request, value: Value) -> Write {
         changed: Vec::new(),
         managers: Vec::new(),
         value,
+        is_new: true,
     }
 }
 

@@ -6,6 +6,7 @@
 #![allow(unreachable_pub, reason = "no crate uses a test binary")]
 
 mod browser;
+mod live;
 mod operator;
 mod page;
 
@@ -13,6 +14,7 @@ use std::{
     cell::Cell,
     env, fs,
     process::{Child, Command},
+    sync::Arc,
     time::SystemTime,
 };
 
@@ -20,7 +22,7 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use listwatch_apiserver::{ApiServer, Rule};
 use listwatch_control_plane::{ADMIN_TOKEN, ControlPlane, Http, LENS_TOKEN, eventually, has_assets};
 use listwatch_lens::{Recording, Report};
-use listwatch_scorecard::{self as scorecard, Journal, Scorecard};
+use listwatch_scorecard::{self as scorecard, Journal, Scorecard, Then};
 use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
@@ -99,10 +101,14 @@ fn recorded(server: &ApiServer) -> Recording {
     recording
 }
 
+fn end_if(is_enough: bool) -> Then {
+    if is_enough { Then::End } else { Then::GoOn }
+}
+
 /// The record of a run that ends when there is a finding.
 async fn record_of(bug: &str) -> Journal {
     let mut asked = 0;
-    let (journal, end) = scorecard::observe(&settings(bug), |server| {
+    let (journal, end) = scorecard::observe(&settings(bug), |server: &Arc<ApiServer>| {
         if bug == "may-not-list" && asked == 0 {
             let all = || vec!["*".to_owned()];
             let pages = Rule {
@@ -114,7 +120,7 @@ async fn record_of(bug: &str) -> Journal {
             server.set_rules("operator-1", vec![pages]);
         }
         asked += 1;
-        asked % 10 == 0 && !Report::of(&recorded(server)).findings.is_empty()
+        end_if(asked % 10 == 0 && !Report::of(&recorded(server)).findings.is_empty())
     })
     .await
     .unwrap();
@@ -152,11 +158,11 @@ async fn a_correct_operator_gets_no_finding_and_each_write_its_cause() {
     let (found, config) = oneshot::channel();
     let (mut found, done) = (Some(found), Cell::new(false));
     let settings = settings("");
-    let run = scorecard::observe(&settings, |server| {
+    let run = scorecard::observe(&settings, |server: &Arc<ApiServer>| {
         if let Some(found) = found.take() {
             found.send(server.kubeconfig()).unwrap();
         }
-        done.get()
+        end_if(done.get())
     });
     let user = async {
         edit(&Api::new(&config.await.unwrap(), "kubectl")).await;

@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use super::{
     Api,
     browser::{Browser, DOWN, ENTER, in_browser},
-    recorded, settings,
+    end_if, recorded, settings,
 };
 
 const WIDE: (u32, u32) = (1280, 800);
@@ -38,7 +38,7 @@ async fn loop_and_secret() -> (Journal, String) {
         }
         asked += 1;
         let has_secret = || server.writes_since(0).iter().any(|write| write.object == "default/hidden");
-        asked % 10 == 0 && has_secret() && !Report::of(&recorded(server)).findings.is_empty()
+        end_if(asked % 10 == 0 && has_secret() && !Report::of(&recorded(server)).findings.is_empty())
     });
     let user = async {
         let config = config.await.unwrap();

@@ -1,0 +1,109 @@
+// Stop and step: the controls of a page whose operator runs against the embedded API server. It makes its own markup.
+
+/** An element with attributes and children. */
+function make(name, attributes, ...children) {
+  const element = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+  element.append(...children);
+  return element;
+}
+
+/** Sends an order, and returns the answer: `{"error": "…"}` if it was refused. */
+async function order(what, body) {
+  try {
+    const answer = await fetch(`control/${what}`, { method: "POST", body: JSON.stringify(body) });
+    const text = await answer.text();
+    return text.startsWith("{") ? JSON.parse(text) : { error: text };
+  } catch {
+    return { error: "listwatch no longer runs" };
+  }
+}
+
+/** A button with an order; what is wrong with it is said in `status`. */
+function button(text, status, act) {
+  const element = make("button", { type: "button" }, text);
+  element.addEventListener("click", async () => {
+    status.textContent = (await act())?.error ?? "";
+  });
+  return element;
+}
+
+/**
+ * Shows the controls in an element.
+ * @param {HTMLElement} element
+ * @param {{user: string, restart: boolean, help: string}} offer whose writes are held, and what else there is
+ * @returns {(news: {faults: string[], held: object[]}) => void} to be told the faults to come and the held writes, when they change
+ */
+export function show(element, offer) {
+  const status = make("p", { role: "status" });
+  const held = make("ol", { "aria-label": "Held writes, the oldest first" });
+  const faults = make("ul", { "aria-label": "Faults to come" });
+  const user = offer.user && `,user=${offer.user}`;
+  const buttons = make("p", { class: "buttons" },
+    button("Hold writes", status, () => order("fault", { fault: `hold${user}` })),
+    button("Let the next one go", status, () => order("release", { id: next() })),
+    button("End holding and all faults", status, () => order("end", {})));
+  if (offer.restart) buttons.append(button("Restart the operator", status, () => order("restart", {})));
+  element.replaceChildren(make("h2", {}, "Stop and step"), buttons, status, held, faults,
+    faultForm(offer, status), editor());
+  let ids = [];
+  const next = () => ids[0] ?? 0;
+  return (news) => {
+    ids = news.held.map(({ id }) => id);
+    update(held, news.held, status);
+    faults.replaceChildren(...news.faults.map((fault) => make("li", {}, fault)));
+  };
+}
+
+/** Shows the held writes. Those that were shown before stay as they are, with the focus. */
+function update(list, writes, status) {
+  const ids = new Set(writes.map(({ id }) => String(id)));
+  for (const item of [...list.children]) if (!ids.delete(item.dataset.id)) item.remove();
+  for (const { id, user, method, target, body } of writes.filter((write) => ids.has(String(write.id)))) {
+    const refuse = (code) => button(`Refuse with ${code}`, status, () => order("refuse", { id, status: code }));
+    list.append(make("li", { "data-id": id },
+      make("details", {}, make("summary", {}, `${method} ${target}`), make("p", {}, `by ${user}`), make("pre", {}, pretty(body))),
+      button("Let go", status, () => order("release", { id })), " ", refuse(409), " ", refuse(500)));
+  }
+}
+
+function pretty(text) {
+  try {
+    return JSON.stringify(JSON.parse(text), null, 2);
+  } catch {
+    return text;
+  }
+}
+
+/** Any fault of the server, by name. */
+function faultForm({ help }, status) {
+  const input = make("input", { name: "fault", placeholder: "stall-watches,path=/pods", size: 40, required: "", autocomplete: "off" });
+  const form = make("form", {}, make("label", {}, "Fault ", input), " ", make("button", {}, "Cause it"));
+  form.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    const { error } = await order("fault", { fault: input.value });
+    status.textContent = error ?? "";
+    if (!error) input.value = "";
+  });
+  return make("details", {}, make("summary", {}, "Faults: answers that are late, refused or lost, and watches that stop"), form,
+    make("pre", {}, help));
+}
+
+/** Reads an object, and writes what the user makes of it. */
+function editor() {
+  const status = make("p", { role: "status" });
+  const object = make("input", { name: "object", placeholder: "configmaps/default/a", list: "objects", size: 40, required: "", autocomplete: "off" });
+  const text = make("textarea", { rows: 14, spellcheck: "false", "aria-label": "The object, as JSON" });
+  const read = make("form", {}, make("label", {}, "Object ", object), " ", make("button", {}, "Read"));
+  const write = make("button", { type: "button" }, "Write");
+  const tell = ({ error, status: code, body }) => {
+    status.textContent = error ?? (code < 300 ? `${code}: version ${body.metadata.resourceVersion}` : `${code}: ${body.message ?? body}`);
+    if (code < 300) text.value = JSON.stringify(body, null, 2);
+  };
+  read.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    tell(await order("read", { object: object.value }));
+  });
+  write.addEventListener("click", async () => tell(await order("write", { object: object.value, text: text.value })));
+  return make("details", {}, make("summary", {}, "Change an object, as admin"), read, text, make("p", {}, write), status);
+}

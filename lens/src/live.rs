@@ -1,0 +1,234 @@
+//! The page while an operator runs: a server on loopback, which shows what happens at an embedded API server, and lets the user stop it and step.
+//!
+//! ```text
+//! GET  /?token=…         gives the browser a cookie; everything else needs it
+//! GET  / /page.js …      the files of the page
+//! GET  /events           server-sent events: all so far, and then what is new
+//! POST /control/release  and others: live/controls.rs
+//! ```
+
+mod access;
+mod answer;
+mod controls;
+mod news;
+
+use std::{
+    convert::Infallible,
+    io,
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use futures_util::stream;
+use http_body_util::{BodyExt, Limited, StreamBody};
+use hyper::{
+    Method, Request, StatusCode,
+    body::{Frame, Incoming},
+    server::conn::http1,
+    service::service_fn,
+};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use listwatch_apiserver::ApiServer;
+use serde_json::{Value, json};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::watch,
+    task::{JoinSet, spawn_blocking},
+    time::{sleep, timeout},
+};
+
+use self::{
+    access::Access,
+    answer::{Answer, text, whole},
+    controls::{Controls, Refused},
+    news::{News, PAUSES, Reader, Seen},
+};
+pub use self::{
+    controls::{Operator, Restart},
+    news::EVENTS_MAX,
+};
+use crate::page;
+
+/// How often the record is read, if it is quickly read.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Connections at a time. A page has two or three.
+const CONNECTIONS_MAX: usize = 64;
+
+/// How long a client may take over the head of its request.
+const HEAD_MAX: Duration = Duration::from_secs(5);
+
+/// How long the pages may take to read the end.
+const END_MAX: Duration = Duration::from_secs(1);
+
+/// Largest body of a request: that of the API server.
+const BODY_BYTES_MAX: usize = 3 * 1024 * 1024;
+
+/// The files of the page.
+const FILES: [(&str, &str, &str); 4] = [
+    ("/", "text/html; charset=utf-8", page::INDEX),
+    ("/page.css", "text/css; charset=utf-8", page::STYLE),
+    ("/page.js", "text/javascript; charset=utf-8", page::SCRIPT),
+    ("/controls.js", "text/javascript; charset=utf-8", include_str!("../page/controls.js")),
+];
+
+/// The address of a page that nobody serves yet.
+pub struct Live {
+    listener: TcpListener,
+    access: Access,
+}
+
+/// What a page is served from.
+struct Page {
+    access: Access,
+    controls: Controls,
+    news: watch::Sender<News>,
+}
+
+impl Live {
+    /// Listens on a free port of 127.0.0.1.
+    ///
+    /// # Errors
+    ///
+    /// If that is not possible.
+    pub async fn bind() -> io::Result<Live> {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
+        let access = Access::new(listener.local_addr()?.port());
+        Ok(Live { listener, access })
+    }
+
+    /// `http://127.0.0.1:40003/?token=…`: who has it sees the page.
+    #[must_use]
+    pub fn url(&self) -> String {
+        self.access.url()
+    }
+
+    /// Shows what happens at a server, until `end` says why there is no more. Returns when the pages know it.
+    pub async fn run(self, server: Arc<ApiServer>, operator: Operator, end: impl Future<Output = String>) {
+        let Live { listener, access } = self;
+        let controls = Controls { server, operator };
+        let mut reader = Reader::default();
+        let entries = reader.entries(&controls.server);
+        let mut news = News::new(reader.start(&controls.server), controls.offer());
+        news.add(entries, reader.forgotten(), reader.report(controls.server.now(), false), "");
+        let page = Arc::new(Page { access, controls, news: watch::Sender::new(news) });
+        let reader = Arc::new(Mutex::new(reader));
+        let mut connections = JoinSet::new();
+        let why = tokio::select! {
+            why = end => why,
+            never = accept(&listener, &page, &mut connections) => match never {},
+            never = follow(&reader, &page) => match never {},
+        };
+        read(&reader, &page, true).await;
+        page.news.send_modify(|news| news.end = Some(why));
+        // Each ends after the event that says so.
+        let _ = timeout(END_MAX, async { while connections.join_next().await.is_some() {} }).await;
+    }
+}
+
+/// Reads what is new, again and again.
+async fn follow(reader: &Arc<Mutex<Reader>>, page: &Arc<Page>) -> Infallible {
+    loop {
+        let took = read(reader, page, false).await;
+        sleep(TICK.max(took * PAUSES)).await;
+    }
+}
+
+/// Reads what is new, in a thread of its own. Returns how long this took without the report, which has pauses of its own.
+async fn read(reader: &Arc<Mutex<Reader>>, page: &Arc<Page>, is_last: bool) -> Duration {
+    let (reader, page) = (Arc::clone(reader), Arc::clone(page));
+    let read = spawn_blocking(move || {
+        let mut reader = reader.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let began = Instant::now();
+        let entries = reader.entries(&page.controls.server);
+        let took = began.elapsed();
+        let (report, forgotten) = (reader.report(page.controls.server.now(), is_last), reader.forgotten());
+        let controls = page.controls.state().to_string();
+        page.news.send_if_modified(|news| news.add(entries, forgotten, report, &controls));
+        took
+    });
+    read.await.unwrap_or_default()
+}
+
+/// Accepts connections, each for one request.
+async fn accept(listener: &TcpListener, page: &Arc<Page>, connections: &mut JoinSet<()>) -> Infallible {
+    loop {
+        tokio::select! {
+            Some(_) = connections.join_next() => {}
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) if connections.len() < CONNECTIONS_MAX => {
+                    connections.spawn(connection(stream, Arc::clone(page)));
+                }
+                Ok(_) => {}
+                // Usually no file descriptor is free.
+                Err(_) => sleep(TICK).await,
+            },
+        }
+    }
+}
+
+async fn connection(stream: TcpStream, page: Arc<Page>) {
+    let service = service_fn(async |request| Ok::<_, Infallible>(answer(request, &page).await));
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(HEAD_MAX).keep_alive(false);
+    // A client that goes away is no error.
+    let _ = http.serve_connection(TokioIo::new(stream), service).await;
+}
+
+async fn answer(request: Request<Incoming>, page: &Arc<Page>) -> Answer {
+    let mut answer = match page.access.refusal(&request) {
+        Some(refusal) => refusal,
+        None => served(request, page).await,
+    };
+    access::protect(answer.headers_mut());
+    answer
+}
+
+async fn served(request: Request<Incoming>, page: &Arc<Page>) -> Answer {
+    let path = request.uri().path().to_owned();
+    if let Some(what) = path.strip_prefix("/control/").filter(|_| request.method() == Method::POST) {
+        return controlled(what, request, page).await;
+    }
+    if request.method() != Method::GET {
+        return text(StatusCode::METHOD_NOT_ALLOWED, "the page is read with GET");
+    }
+    if path == "/events" {
+        return events(page);
+    }
+    match FILES.iter().find(|(name, ..)| *name == path) {
+        Some((_, kind, content)) => whole(StatusCode::OK, kind, *content),
+        None => text(StatusCode::NOT_FOUND, "there is no such page"),
+    }
+}
+
+async fn controlled(what: &str, request: Request<Incoming>, page: &Arc<Page>) -> Answer {
+    let body = match Limited::new(request.into_body(), BODY_BYTES_MAX).collect().await {
+        Ok(body) => body.to_bytes(),
+        Err(_) => return text(StatusCode::PAYLOAD_TOO_LARGE, "the body is too large, or was cut"),
+    };
+    let order: Value = serde_json::from_slice(&body).unwrap_or_default();
+    let (status, answer) = match page.controls.act(what, &order).await {
+        Ok(answer) => (StatusCode::OK, answer),
+        Err(Refused(why)) => (StatusCode::BAD_REQUEST, json!({"error": why})),
+    };
+    whole(status, "application/json", answer.to_string())
+}
+
+/// What a page sees from now on. It is sent as fast as the page reads: what it misses meanwhile comes in one piece.
+fn events(page: &Arc<Page>) -> Answer {
+    let begin = (page.news.subscribe(), Seen::default());
+    let body = stream::unfold(begin, async |(mut changes, mut seen)| {
+        loop {
+            let text = changes.borrow_and_update().since(&mut seen);
+            if !text.is_empty() {
+                return Some((Ok(Frame::data(Bytes::from(text))), (changes, seen)));
+            }
+            if seen.has_end {
+                return None;
+            }
+            changes.changed().await.ok()?;
+        }
+    });
+    answer::of(StatusCode::OK, "text/event-stream", StreamBody::new(body).boxed_unsync())
+}

@@ -1,0 +1,236 @@
+//! What a page is sent: all so far, and then what is new. The record of a server is read on from where it was read to. All is bounded, and the
+//! oldest is forgotten.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+    time::{Duration, Instant, SystemTime},
+};
+
+use listwatch_apiserver::ApiServer;
+use listwatch_scorecard::Journal;
+use serde_json::{Value, json};
+
+use crate::{Recording, Report, document};
+
+/// Most requests, as the server has.
+const REQUESTS_MAX: usize = 100_000;
+
+/// How many events of watches a server should record, and are shown: [`Options::events`](listwatch_apiserver::Options::events).
+pub const EVENTS_MAX: usize = 100_000;
+
+/// Most writes. Each has its object.
+const WRITES_MAX: usize = 10_000;
+
+/// Most entries that a new page is sent.
+const ENTRIES_MAX: usize = REQUESTS_MAX + EVENTS_MAX + WRITES_MAX;
+
+/// A pause lasts so many times as long as what it follows.
+pub(super) const PAUSES: u32 = 10;
+
+/// From one report to the next: if there is something new, and if only time has passed, which some rules wait for.
+const REPORT_PAUSE: Duration = Duration::from_secs(1);
+const IDLE_REPORT_PAUSE: Duration = Duration::from_secs(5);
+
+/// Reads the record of a server.
+#[derive(Default)]
+pub(super) struct Reader {
+    recording: Recording,
+    requests: u64,
+    events: u64,
+    version: u64,
+    has_changed: bool,
+    /// When the last report was made, and how long it took.
+    reported: Option<(Instant, Duration)>,
+}
+
+/// An entry of the document, as JSON.
+pub(super) struct Entry {
+    number: u64,
+    text: String,
+    /// It comes again when it ends.
+    is_open: bool,
+}
+
+/// What a page can know.
+pub(super) struct News {
+    start: String,
+    /// Which controls there are.
+    offer: Value,
+    /// An entry that came again is empty.
+    entries: VecDeque<String>,
+    /// How many were dropped before them.
+    dropped: u64,
+    /// The positions of the open ones, by number.
+    open: HashMap<u64, u64>,
+    forgotten: u64,
+    report: Arc<str>,
+    controls: Arc<str>,
+    /// Why there is no more.
+    pub(super) end: Option<String>,
+}
+
+/// What a page knows.
+#[derive(Default)]
+pub(super) struct Seen {
+    /// How many entries there were. `None`: it knows nothing.
+    entries: Option<u64>,
+    report: Arc<str>,
+    controls: Arc<str>,
+    pub(super) has_end: bool,
+}
+
+impl Reader {
+    /// Reads what is new.
+    pub(super) fn entries(&mut self, server: &ApiServer) -> Vec<Entry> {
+        let journal = self.journal(server);
+        if journal.requests.is_empty() && journal.writes.is_empty() && journal.events.is_empty() {
+            return Vec::new();
+        }
+        self.has_changed = true;
+        self.recording.forget(REQUESTS_MAX, WRITES_MAX, EVENTS_MAX);
+        self.recording.append(&journal);
+        let start = self.start(server);
+        let entries = document::new_entries(&self.recording, start);
+        let entries = entries.into_iter().map(|entry| Entry {
+            number: entry["n"].as_u64().unwrap_or_default(),
+            is_open: entry["kind"] == "request" && entry["took"].is_null(),
+            text: entry.to_string(),
+        });
+        entries.collect()
+    }
+
+    /// When the times begin: it stays when the first requests are forgotten.
+    pub(super) fn start(&mut self, server: &ApiServer) -> SystemTime {
+        let is_empty = self.recording.requests.is_empty();
+        let start = if is_empty { server.now() } else { self.recording.start() };
+        *self.recording.started.get_or_insert(start)
+    }
+
+    pub(super) fn forgotten(&self) -> u64 {
+        self.recording.forgotten()
+    }
+
+    /// Events come first: their writes and watches are then recorded, and so are the writes of the requests.
+    fn journal(&mut self, server: &ApiServer) -> Journal {
+        let (events, requests);
+        (events, self.events) = server.events_since(self.events);
+        (requests, self.requests) = server.requests_since(self.requests);
+        let writes = server.writes_since(self.version);
+        self.version = writes.last().map_or(self.version, |write| write.version);
+        Journal { requests, writes, events, log: String::new() }
+    }
+
+    /// The report, if it is time for one.
+    pub(super) fn report(&mut self, now: SystemTime, is_last: bool) -> Option<String> {
+        let pause = if self.has_changed { REPORT_PAUSE } else { IDLE_REPORT_PAUSE };
+        let is_due = |(at, took): (Instant, Duration)| at.elapsed() >= pause.max(took * PAUSES);
+        if !is_last && !self.reported.is_none_or(is_due) {
+            return None;
+        }
+        if !is_last {
+            self.recording.runs_until = Some(now);
+        }
+        let began = Instant::now();
+        let report = Report::of(&self.recording).json().to_string();
+        (self.reported, self.has_changed) = (Some((Instant::now(), began.elapsed())), false);
+        Some(report)
+    }
+}
+
+impl News {
+    pub(super) fn new(start: SystemTime, offer: Value) -> News {
+        News {
+            start: humantime::format_rfc3339_micros(start).to_string(),
+            offer,
+            entries: VecDeque::new(),
+            dropped: 0,
+            open: HashMap::new(),
+            forgotten: 0,
+            report: "null".into(),
+            controls: "null".into(),
+            end: None,
+        }
+    }
+
+    /// Adds what is new. Returns whether anything is.
+    pub(super) fn add(
+        &mut self,
+        entries: Vec<Entry>,
+        forgotten: u64,
+        report: Option<String>,
+        controls: &str,
+    ) -> bool {
+        let report = report.filter(|report| **report != *self.report);
+        let has_news = !entries.is_empty() || report.is_some() || *controls != *self.controls;
+        self.forgotten = forgotten;
+        for Entry { number, text, is_open } in entries {
+            let former = self.open.remove(&number).and_then(|at| at.checked_sub(self.dropped));
+            if let Some(former) = former.and_then(|at| self.entries.get_mut(usize::try_from(at).ok()?)) {
+                former.clear();
+            }
+            if is_open {
+                self.open.insert(number, self.total());
+            }
+            self.entries.push_back(text);
+        }
+        let surplus = self.entries.len().saturating_sub(ENTRIES_MAX);
+        self.entries.drain(..surplus);
+        self.dropped += surplus as u64;
+        if let Some(report) = report {
+            self.report = report.into();
+        }
+        if *controls != *self.controls {
+            self.controls = controls.into();
+        }
+        has_news
+    }
+
+    /// How many entries there were.
+    fn total(&self) -> u64 {
+        self.dropped + self.entries.len() as u64
+    }
+
+    /// The server-sent events with what a page does not know. Empty: it knows all.
+    pub(super) fn since(&self, seen: &mut Seen) -> String {
+        let (mut text, total) = (String::new(), self.total());
+        let mut event = |name: &str, data: &str| text += &format!("event: {name}\ndata: {data}\n\n");
+        match seen.entries.replace(total) {
+            None => {
+                event("recording", &self.document());
+                seen.report = Arc::clone(&self.report);
+            }
+            Some(known) if known < total => event("entries", &self.entries_since(known)),
+            Some(_) => {}
+        }
+        if self.report != seen.report {
+            event("report", &self.report);
+            seen.report = Arc::clone(&self.report);
+        }
+        if self.controls != seen.controls {
+            event("controls", &self.controls);
+            seen.controls = Arc::clone(&self.controls);
+        }
+        if let Some(why) = self.end.as_ref().filter(|_| !seen.has_end) {
+            event("end", &json!({"why": why}).to_string());
+            seen.has_end = true;
+        }
+        text
+    }
+
+    fn document(&self) -> String {
+        let News { start, offer, forgotten, report, .. } = self;
+        let entries = self.entries_since(0);
+        format!(
+            r#"{{"start":"{start}","forgotten":{forgotten},"entries":{entries},"report":{report},"controls":{offer}}}"#
+        )
+    }
+
+    /// `[{…},{…}]`
+    fn entries_since(&self, known: u64) -> String {
+        let from = usize::try_from(known.saturating_sub(self.dropped)).unwrap_or(usize::MAX);
+        let entries = self.entries.range(from.min(self.entries.len())..);
+        let entries: Vec<&str> = entries.map(String::as_str).filter(|text| !text.is_empty()).collect();
+        format!("[{}]", entries.join(","))
+    }
+}

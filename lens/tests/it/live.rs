@@ -1,0 +1,316 @@
+//! The page while an operator runs, as a browser asks for it: who gets an answer, what is sent, and what stops the operator.
+
+use std::{
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use listwatch_apiserver::{ApiServer, Options};
+use listwatch_control_plane::eventually;
+use listwatch_lens::{EVENTS_MAX, Live, Operator};
+use listwatch_scorecard::{self as scorecard, Then};
+use reqwest::{Client, Method, RequestBuilder, Response, redirect::Policy};
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+
+use super::settings;
+
+const PAGE: &str = "pages.example.com/default/a";
+const MAP: &str = "configmaps/default/a";
+
+/// A browser that has opened the address.
+struct Browser {
+    http: Client,
+    /// `http://127.0.0.1:40003`
+    origin: String,
+    cookie: String,
+}
+
+impl Browser {
+    async fn open(address: &str) -> Browser {
+        let origin = address.split("/?").next().unwrap().to_owned();
+        let mut browser = Browser { http: http(), origin, cookie: String::new() };
+        let answer = browser.http.get(address).send().await.unwrap();
+        assert_eq!((answer.status().as_u16(), header(&answer, "location")), (303, "/"));
+        let cookie = header(&answer, "set-cookie");
+        let (value, rest) = cookie.split_once("; ").unwrap();
+        assert_eq!(rest, "HttpOnly; SameSite=Strict; Path=/");
+        value.clone_into(&mut browser.cookie);
+        browser
+    }
+
+    fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        let request = self.http.request(method, format!("{}{path}", self.origin));
+        request.header("cookie", format!("other=1; {}", self.cookie))
+    }
+
+    async fn order(&self, what: &str, body: Value) -> Value {
+        let request = self.request(Method::POST, &format!("/control/{what}")).header("origin", &self.origin);
+        let answer = request.body(body.to_string()).send().await.unwrap();
+        serde_json::from_str(&answer.text().await.unwrap()).unwrap()
+    }
+
+    async fn events(&self) -> Events {
+        let answer = self.request(Method::GET, "/events").send().await.unwrap();
+        assert_eq!((answer.status().as_u16(), header(&answer, "content-type")), (200, "text/event-stream"));
+        Events { answer, text: String::new() }
+    }
+}
+
+/// The server-sent events that a page gets.
+struct Events {
+    answer: Response,
+    text: String,
+}
+
+impl Events {
+    /// The name and the data. `None`: the stream has ended.
+    async fn next(&mut self) -> Option<(String, Value)> {
+        loop {
+            if let Some((event, rest)) = self.text.split_once("\n\n") {
+                let (name, data) = event.split_once('\n').unwrap();
+                let data = serde_json::from_str(data.strip_prefix("data: ").unwrap()).unwrap();
+                let event = (name.strip_prefix("event: ").unwrap().to_owned(), data);
+                self.text = rest.to_owned();
+                return Some(event);
+            }
+            let chunk = self.answer.chunk().await.unwrap()?;
+            self.text += std::str::from_utf8(&chunk).unwrap();
+        }
+    }
+
+    /// The next one with a name that is as wanted.
+    async fn until(&mut self, name: &str, is_wanted: impl Fn(&Value) -> bool) -> Value {
+        loop {
+            let (found, data) = self.next().await.expect(name);
+            if found == name && is_wanted(&data) {
+                return data;
+            }
+        }
+    }
+
+    /// The first held write, when there is one of a user.
+    async fn held(&mut self, user: &str) -> Value {
+        let state = self.until("controls", |state| state["held"][0]["user"] == user).await;
+        state["held"][0].clone()
+    }
+}
+
+fn http() -> Client {
+    // A second call fails, which does not matter.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    Client::builder().redirect(Policy::none()).build().unwrap()
+}
+
+fn header<'a>(answer: &'a Response, name: &str) -> &'a str {
+    answer.headers().get(name).map_or("", |value| value.to_str().unwrap())
+}
+
+/// Runs an operator, and shows it to a browser, until the browser is done.
+async fn shown(bug: &str, use_page: impl AsyncFnOnce(&Browser, &ApiServer)) {
+    let (found, server) = oneshot::channel();
+    let (done, asks) = (AtomicBool::new(false), Arc::new(AtomicBool::new(false)));
+    let mut found = Some(found);
+    let settings = settings(bug);
+    let run = scorecard::observe(&settings, |server: &Arc<ApiServer>| {
+        if let Some(found) = found.take() {
+            found.send(Arc::clone(server)).unwrap();
+        }
+        match asks.swap(false, Ordering::Relaxed) {
+            _ if done.load(Ordering::Relaxed) => Then::End,
+            true => Then::Restart,
+            false => Then::GoOn,
+        }
+    });
+    let live = Live::bind().await.unwrap();
+    let address = live.url();
+    let page = async {
+        let server = server.await.unwrap();
+        let restart = Arc::clone(&asks);
+        let restart: listwatch_lens::Restart = Arc::new(move || restart.store(true, Ordering::Relaxed));
+        let operator = Operator { user: "operator-*".to_owned(), restart: Some(restart) };
+        let (ended, end) = oneshot::channel();
+        let mut page = pin!(live.run(Arc::clone(&server), operator, async { end.await.unwrap() }));
+        let browser = async {
+            let browser = Browser::open(&address).await;
+            use_page(&browser, &server).await;
+            (browser.events().await, browser)
+        };
+        let (mut events, _browser) = tokio::select! {
+            used = browser => used,
+            () = &mut page => panic!("the page ended early"),
+        };
+        done.store(true, Ordering::Relaxed);
+        ended.send("it was enough".to_owned()).unwrap();
+        let (end, ()) = tokio::join!(events.until("end", |_| true), page);
+        assert_eq!((end, events.next().await), (json!({"why": "it was enough"}), None));
+    };
+    let (run, ()) = tokio::join!(run, page);
+    let (journal, end) = run.unwrap();
+    assert_eq!(end, None, "{}", journal.log);
+}
+
+#[tokio::test]
+async fn a_page_gets_all_so_far_then_what_is_new_and_the_report() {
+    shown("stamps-its-status", async |browser, server| {
+        eventually("some requests", async || (server.request_count() > 30).then_some(())).await;
+        let mut events = browser.events().await;
+        let (name, document) = events.next().await.unwrap();
+        assert_eq!(name, "recording");
+        assert_eq!(document["controls"]["user"], "operator-*");
+        let known = document["entries"].as_array().unwrap();
+        assert!(known.iter().any(|entry| entry["client"] == "operator-1 (pages)"), "{document}");
+        let last = known.iter().filter_map(|entry| entry["id"].as_u64()).max().unwrap();
+        let is_later = |entry: &Value| entry["id"].as_u64().is_some_and(|id| id > last);
+        let news = events.until("entries", |news| news.as_array().unwrap().iter().any(is_later)).await;
+        let is_loop = |report: &Value| report["findings"][0]["rule"] == "wakes-itself";
+        let report = events.until("report", is_loop).await;
+        let (_, whole) = browser.events().await.next().await.unwrap();
+        assert!(is_loop(&whole["report"]), "{whole}");
+        let whole = whole["entries"].as_array().unwrap();
+        for entry in known.iter().chain(news.as_array().unwrap()) {
+            let is_open = entry["took"].is_null() && entry["verb"] == "watch";
+            assert!(is_open || whole.contains(entry), "{entry} has changed");
+        }
+        for entry in report["findings"][0]["entries"].as_array().unwrap() {
+            assert!(whole.iter().any(|known| known["n"] == entry["n"]), "{entry}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_held_write_has_its_effect_when_the_page_lets_it_go() {
+    shown("", async |browser, server| {
+        let page = || server.object("pages.example.com", "default/a");
+        let is_ready = |page: &Arc<Value>| page["status"]["phase"] == "Ready";
+        eventually("the operator", async || page().filter(is_ready)).await;
+        assert_eq!(browser.order("fault", json!({"fault": "hold,user=operator-*"})).await, json!({}));
+        let mut events = browser.events().await;
+        let read = browser.order("read", json!({"object": PAGE})).await;
+        let mut object = read["body"].clone();
+        object["spec"]["text"] = "new".into();
+        let edit = json!({"object": PAGE, "text": object.to_string()});
+        assert_eq!(browser.order("write", edit.clone()).await["status"], 200);
+        let again = browser.order("write", edit).await;
+        assert_eq!((&again["status"], &again["body"]["reason"]), (&json!(409), &json!("Conflict")));
+        let stored = || server.object("configmaps", "default/a").unwrap()["data"]["text"].clone();
+        let write = events.held("operator-1").await;
+        assert_eq!(write["method"], "PATCH");
+        assert!(write["target"].as_str().unwrap().ends_with("/configmaps/a"), "{write}");
+        assert!(write["body"].as_str().unwrap().contains(r#""data":{"text":"new"}"#), "{write}");
+        assert_eq!(stored(), "hello");
+        assert_eq!(browser.order("release", json!({"id": write["id"]})).await, json!({}));
+        eventually("the write", async || (stored() == "new").then_some(())).await;
+        assert_eq!(
+            browser.order("release", json!({"id": write["id"]})).await,
+            json!({"error": "this request is no longer held"})
+        );
+        browser.order("end", json!({})).await;
+        events.until("controls", |state| *state == json!({"faults": [], "held": []})).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_write_can_be_refused_and_the_operator_started_again() {
+    shown("", async |browser, server| {
+        let mut events = browser.events().await;
+        browser.order("fault", json!({"fault": "hold,path=/configmaps,user=operator-*"})).await;
+        browser.order("restart", json!({})).await;
+        events
+            .until("entries", |news| {
+                news.as_array().unwrap().iter().any(|entry| entry["client"] == "operator-2 (pages)")
+            })
+            .await;
+        let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"text": "old"}});
+        let put = browser.order("write", json!({"object": MAP, "text": object.to_string()})).await;
+        assert!([200, 404].contains(&put["status"].as_u64().unwrap()), "{put}");
+        let id = &events.held("operator-2").await["id"];
+        let error = browser.order("refuse", json!({"id": id, "status": 200})).await;
+        assert_eq!(error["error"], "the status of a refusal is from 400 to 599");
+        assert_eq!(browser.order("refuse", json!({"id": id, "status": 500})).await, json!({}));
+        let is_refused = |entry: &Value| entry["id"] == *id && entry["status"] == 500;
+        events.until("entries", |news| news.as_array().unwrap().iter().any(is_refused)).await;
+        assert!(server.is_fault_planned());
+        let error = browser.order("fault", json!({"fault": "hold-it"})).await;
+        assert!(error["error"].as_str().unwrap().contains("is not a fault"), "{error}");
+        let error = browser.order("read", json!({"object": "none/a"})).await;
+        assert!(error["error"].as_str().unwrap().contains("none/a"), "{error}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn who_has_no_cookie_or_another_origin_gets_nothing() {
+    let server =
+        Arc::new(ApiServer::start(Options { events: EVENTS_MAX, ..Options::default() }).await.unwrap());
+    let live = Live::bind().await.unwrap();
+    let address = live.url();
+    let operator = Operator { user: String::new(), restart: None };
+    let (ended, end) = oneshot::channel::<()>();
+    let run = live.run(Arc::clone(&server), operator, async {
+        let _ = end.await;
+        "the end".to_owned()
+    });
+    let requests = async {
+        let browser = Browser::open(&address).await;
+        refused(&browser).await;
+        served(&browser).await;
+        ended.send(()).unwrap();
+    };
+    tokio::join!(run, requests);
+}
+
+async fn refused(browser: &Browser) {
+    let get = |path: &str| browser.request(Method::GET, path);
+    let post = || browser.request(Method::POST, "/control/end").body("{}");
+    let bare = |path: &str| browser.http.get(format!("{}{path}", browser.origin));
+    let port = browser.origin.rsplit(':').next().unwrap();
+    let own = browser.origin.replace("127.0.0.1", "localhost");
+    for (what, request, status) in [
+        ("no cookie", bare("/"), 401),
+        ("no cookie", bare("/events"), 401),
+        ("a wrong token", bare("/?token=AAAA"), 401),
+        ("a wrong cookie", bare("/").header("cookie", format!("listwatch-{port}=AAAA")), 401),
+        ("another host", get("/").header("host", format!("example.com:{port}")), 403),
+        ("no port", get("/").header("host", "127.0.0.1"), 403),
+        ("no origin", post(), 403),
+        ("another origin", post().header("origin", "http://127.0.0.1:1"), 403),
+        ("an origin of the other name", post().header("origin", &own), 403),
+        ("another method", browser.request(Method::PUT, "/").header("origin", &browser.origin), 405),
+        ("no file", get("/../Cargo.toml"), 404),
+        ("no order", browser.request(Method::GET, "/control/end"), 404),
+        ("its own host and origin", post().header("origin", &browser.origin), 200),
+        ("localhost", get("/").header("host", format!("localhost:{port}")), 200),
+    ] {
+        let answer = request.send().await.unwrap();
+        assert_eq!(answer.status().as_u16(), status, "{what}");
+        let policy = header(&answer, "content-security-policy");
+        assert!(policy.starts_with("default-src 'none'; script-src 'self'; "), "{what}: {policy}");
+        assert!(policy.ends_with("frame-ancestors 'none'; base-uri 'none'; form-action 'none'"), "{policy}");
+        let others = ["x-content-type-options", "cache-control", "referrer-policy"];
+        assert_eq!(
+            others.map(|name| header(&answer, name)),
+            ["nosniff", "no-store", "no-referrer"],
+            "{what}"
+        );
+        assert_eq!(header(&answer, "access-control-allow-origin"), "", "{what}");
+    }
+}
+
+async fn served(browser: &Browser) {
+    for (path, kind) in [
+        ("/", "text/html"),
+        ("/page.css", "text/css"),
+        ("/page.js", "text/javascript"),
+        ("/controls.js", "text/javascript"),
+    ] {
+        let answer = browser.request(Method::GET, path).send().await.unwrap();
+        assert!(header(&answer, "content-type").starts_with(kind), "{path}");
+        assert!(!answer.text().await.unwrap().is_empty(), "{path}");
+    }
+}
