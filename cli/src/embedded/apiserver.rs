@@ -4,9 +4,11 @@ pub(super) mod credentials;
 
 use std::{
     env, fs,
+    future::ready,
     io::{self, Write},
     path::{self, Path, PathBuf},
     pin::pin,
+    sync::Arc,
     thread,
 };
 
@@ -15,12 +17,16 @@ use listwatch::client::{Client, Config};
 use listwatch_apiserver::{
     ApiServer, Checkpoint, ExecRule, LOG_TARGET, Options, Planned, fault_help, kinds_help,
 };
+use listwatch_lens::{EVENTS_MAX, Operator};
 use tempfile::{NamedTempFile, PersistError};
 use tokio::sync::oneshot;
 use tracing::Level;
 
 use self::credentials::{CredentialFiles, KUBECONFIG, quoted};
-use super::manifests::{self, Depth};
+use super::{
+    lens,
+    manifests::{self, Depth},
+};
 use crate::{
     env::parse_switch,
     failure::{Failure, until_signal},
@@ -91,6 +97,11 @@ pub(in super::super) struct ApiserverArgs {
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false")]
     #[arg(action = ArgAction::Set, value_parser = parse_switch)]
     log_requests: bool,
+    /// Serve a page that shows what clients do, and why, and can stop them; its address is printed to standard error
+    #[arg(long, value_name = "BOOL", env = "LISTWATCH_LENS")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false")]
+    #[arg(action = ArgAction::Set, value_parser = parse_switch)]
+    lens: bool,
     #[command(flatten)]
     log: Log,
 }
@@ -165,11 +176,13 @@ pub(super) fn main(mut apiserver: ApiserverArgs) -> Result<(), Failure> {
         authorization,
         webhook_port,
         exec,
+        lens,
         ..
     } = apiserver;
     let depth = if apiserver.recursive { Depth::All } else { Depth::One };
     let rbac = authorization == Authorization::Rbac;
-    let options = Options { port, controllers, rbac, webhook_port, exec, ..Options::default() };
+    let events = if lens { EVENTS_MAX } else { 0 };
+    let options = Options { port, controllers, rbac, webhook_port, exec, events, ..Options::default() };
     let kubeconfig_out = kubeconfig_out.map(|path| path::absolute(&path).unwrap_or(path));
     let checkpoint = checkpoint.map(|path| read_checkpoint(&path)).transpose()?;
     let initial = InitialObjects { checkpoint, manifests, depth };
@@ -181,7 +194,7 @@ pub(super) fn main(mut apiserver: ApiserverArgs) -> Result<(), Failure> {
                 () = end_of_stdin(), if stdin => {}
             }
         };
-        run(options, initial, kubeconfig_out, fault, output, stop).await
+        run(options, initial, kubeconfig_out, fault, output, lens, stop).await
     })
 }
 
@@ -219,11 +232,12 @@ async fn run(
     kubeconfig_out: Option<PathBuf>,
     faults: Vec<Fault>,
     output: ReadyOutput,
+    lens: bool,
     stop: impl Future<Output = ()>,
 ) -> Result<(), Failure> {
     // An unreadable file is an error before anything is started.
     let objects = manifests::read("--manifests", &manifests, depth)?;
-    let server = start(options).await?;
+    let server = Arc::new(start(options).await?);
     if let Some(checkpoint) = checkpoint {
         server.restore(&checkpoint);
     }
@@ -258,7 +272,13 @@ async fn run(
         Ok(()) | Err(Failure::ClosedPipe) => {}
         Err(failure) => return Err(failure),
     }
-    stop.await;
+    if lens {
+        let operator = Operator { user: String::new(), restart: None };
+        let why = |(): &()| "the API server was stopped".to_owned();
+        lens::with_page(operator, ready(Some(Arc::clone(&server))), stop, why).await?;
+    } else {
+        stop.await;
+    }
     server.stop().await;
     Ok(())
 }

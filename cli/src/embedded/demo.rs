@@ -9,8 +9,10 @@ mod stories;
 
 use std::{
     env, fs,
+    future::ready,
     io::{self, IsTerminal, Write},
     pin::pin,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -26,6 +28,7 @@ use listwatch::{
     watch::decode,
 };
 use listwatch_apiserver::{ApiServer, Options as ServerOptions};
+use listwatch_lens::{EVENTS_MAX as WATCH_EVENTS_MAX, Operator};
 use listwatch_operators::{BuiltIn, Flags};
 use listwatch_study::explain::Sentence;
 use tracing::Level;
@@ -35,10 +38,13 @@ use self::{
     steps::Steps,
     stories::{START, Scene, Story, UserRequest, applied},
 };
-use super::apiserver::{
-    self,
-    credentials::{CredentialFiles, KUBECONFIG, quoted},
-    say,
+use super::{
+    apiserver::{
+        self,
+        credentials::{CredentialFiles, KUBECONFIG, quoted},
+        say,
+    },
+    lens,
 };
 use crate::{
     env::parse_switch,
@@ -92,6 +98,11 @@ pub(in super::super) struct DemoArgs {
     /// Port of the API server on 127.0.0.1; 0 for a free one
     #[arg(long, value_name = "PORT", env = "LISTWATCH_PORT", default_value_t = 0, value_parser = apiserver::parse_port)]
     port: u16,
+    /// Serve a page that shows what the operator does, and why, and can stop it; its address is printed to standard error
+    #[arg(long, value_name = "BOOL", env = "LISTWATCH_LENS")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false")]
+    #[arg(action = ArgAction::Set, value_parser = parse_switch)]
+    lens: bool,
     #[command(flatten)]
     study: StudyFlags,
     #[command(flatten)]
@@ -121,23 +132,33 @@ pub(super) fn main(mut demo: DemoArgs) -> Result<(), Failure> {
         Steps::without_pauses()
     };
     demo.log.start(Level::WARN);
-    until_signal(|stop| run(story, demo.exit, demo.port, demo.study, print, steps, stop))
+    until_signal(async |stop| {
+        let events = if demo.lens { WATCH_EVENTS_MAX } else { 0 };
+        let port = demo.port;
+        let options = ServerOptions { port, events, pod_start: POD_START, ..ServerOptions::default() };
+        let server = Arc::new(apiserver::start(options).await?);
+        let operator = Operator { user: story.user(), restart: None };
+        let run = run(&server, story, demo.exit, demo.study, print, steps, stop);
+        if !demo.lens {
+            return run.await;
+        }
+        let server = ready(Some(Arc::clone(&server)));
+        lens::with_page(operator, server, run, |_| "the demo has ended".to_owned()).await?
+    })
 }
 
 async fn run(
+    server: &ApiServer,
     story: Story,
     exit: bool,
-    port: u16,
     study: StudyFlags,
     print: Printer,
     mut steps: Steps,
     stop: Stop,
 ) -> Result<(), Failure> {
-    let options = ServerOptions { port, pod_start: POD_START, ..ServerOptions::default() };
-    let server = apiserver::start(options).await?;
     let listening = format!("An API server is listening at {}, in this process.", server.url());
     say!("{}", print.fit(&listening));
-    let credentials = CredentialFiles::write(&server, &env::temp_dir())?;
+    let credentials = CredentialFiles::write(server, &env::temp_dir())?;
     let account = credentials.file(ACCOUNT);
     let token = server.new_token(&story.user());
     let written =
@@ -146,7 +167,7 @@ async fn run(
 
     let tour = async {
         let mut tour =
-            Tour::start(&story, &server, &credentials, &study, print, &mut steps, stop.clone()).await?;
+            Tour::start(&story, server, &credentials, &study, print, &mut steps, stop.clone()).await?;
         tour.scenes(&story, &mut steps).await?;
         Ok::<_, Failure>(tour)
     };
