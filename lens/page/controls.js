@@ -39,17 +39,17 @@ export function show(element, offer) {
   const held = make("ol", { "aria-label": "Held writes, the oldest first" });
   const faults = make("ul", { "aria-label": "Faults to come" });
   const user = offer.user && `,user=${offer.user}`;
-  const buttons = make("p", { class: "buttons" },
-    button("Hold writes", status, () => order("fault", { fault: `hold${user}` })),
-    button("Let the next one go", status, () => order("release", { id: next() })),
+  const hold = button("Hold writes", status, () => order("fault", { fault: `hold${user}` }));
+  const buttons = make("p", { class: "buttons" }, hold,
+    button("Let the next one go", status, () => (next === undefined ? { error: "No write is held." } : order("release", { id: next }))),
     button("End holding and all faults", status, () => order("end", {})));
   if (offer.restart) buttons.append(button("Restart the operator", status, () => order("restart", {})));
   element.replaceChildren(make("h2", {}, "Stop and step"), buttons, status, held, faults,
     faultForm(offer, status), editor());
-  let ids = [];
-  const next = () => ids[0] ?? 0;
+  let next;
   return (news) => {
-    ids = news.held.map(({ id }) => id);
+    next = news.held[0]?.id;
+    hold.disabled = news.faults.some((fault) => fault.startsWith("hold,") || fault === "hold");
     update(held, news.held, status);
     faults.replaceChildren(...news.faults.map((fault) => make("li", {}, fault)));
   };

@@ -15,7 +15,7 @@ mod news;
 use std::{
     convert::Infallible,
     io,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -48,10 +48,13 @@ pub use self::{
     controls::{Operator, Restart},
     news::EVENTS_MAX,
 };
-use crate::page;
+use crate::{Report, page};
 
 /// How often the record is read, if it is quickly read.
 const TICK: Duration = Duration::from_millis(100);
+
+/// The same for a report.
+const REPORT_PAUSE: Duration = Duration::from_secs(1);
 
 /// Connections at a time. A page has two or three.
 const CONNECTIONS_MAX: usize = 64;
@@ -111,44 +114,62 @@ impl Live {
         let mut reader = Reader::default();
         let entries = reader.entries(&controls.server);
         let mut news = News::new(reader.start(&controls.server), controls.offer());
-        news.add(entries, reader.forgotten(), reader.report(controls.server.now(), false), "");
+        news.add(entries, reader.forgotten(), "");
+        if let Some(recording) = reader.judged(controls.server.now()) {
+            news.judge(&Report::of(&recording));
+        }
         let page = Arc::new(Page { access, controls, news: watch::Sender::new(news) });
         let reader = Arc::new(Mutex::new(reader));
         let mut connections = JoinSet::new();
         let why = tokio::select! {
             why = end => why,
             never = accept(&listener, &page, &mut connections) => match never {},
-            never = follow(&reader, &page) => match never {},
+            never = repeat(TICK, || read(&reader, &page)) => match never {},
+            never = repeat(REPORT_PAUSE, || judge(&reader, &page)) => match never {},
         };
-        read(&reader, &page, true).await;
+        read(&reader, &page).await;
+        judge(&reader, &page).await;
         page.news.send_modify(|news| news.end = Some(why));
         // Each ends after the event that says so.
         let _ = timeout(END_MAX, async { while connections.join_next().await.is_some() {} }).await;
     }
 }
 
-/// Reads what is new, again and again.
-async fn follow(reader: &Arc<Mutex<Reader>>, page: &Arc<Page>) -> Infallible {
+/// Does something again and again. A pause is much longer than what it follows.
+async fn repeat<F: Future<Output = ()>>(pause: Duration, act: impl Fn() -> F) -> Infallible {
     loop {
-        let took = read(reader, page, false).await;
-        sleep(TICK.max(took * PAUSES)).await;
+        let began = Instant::now();
+        act().await;
+        sleep(pause.max(began.elapsed() * PAUSES)).await;
     }
 }
 
-/// Reads what is new, in a thread of its own. Returns how long this took without the report, which has pauses of its own.
-async fn read(reader: &Arc<Mutex<Reader>>, page: &Arc<Page>, is_last: bool) -> Duration {
+/// Reads what is new, in a thread of its own.
+async fn read(reader: &Arc<Mutex<Reader>>, page: &Arc<Page>) {
     let (reader, page) = (Arc::clone(reader), Arc::clone(page));
     let read = spawn_blocking(move || {
-        let mut reader = reader.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let began = Instant::now();
-        let entries = reader.entries(&page.controls.server);
-        let took = began.elapsed();
-        let (report, forgotten) = (reader.report(page.controls.server.now(), is_last), reader.forgotten());
+        let mut reader = locked(&reader);
+        let (entries, forgotten) = (reader.entries(&page.controls.server), reader.forgotten());
         let controls = page.controls.state().to_string();
-        page.news.send_if_modified(|news| news.add(entries, forgotten, report, &controls));
-        took
+        page.news.send_if_modified(|news| news.add(entries, forgotten, &controls));
     });
-    read.await.unwrap_or_default()
+    let _ = read.await;
+}
+
+/// Makes a report, in a thread of its own.
+async fn judge(reader: &Arc<Mutex<Reader>>, page: &Arc<Page>) {
+    let (reader, page) = (Arc::clone(reader), Arc::clone(page));
+    let judge = spawn_blocking(move || {
+        let recording = locked(&reader).judged(page.controls.server.now());
+        if let Some(report) = recording.map(|recording| Report::of(&recording)) {
+            page.news.send_if_modified(|news| news.judge(&report));
+        }
+    });
+    let _ = judge.await;
+}
+
+fn locked(reader: &Mutex<Reader>) -> MutexGuard<'_, Reader> {
+    reader.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Accepts connections, each for one request.

@@ -152,6 +152,22 @@ impl Recording {
         }
     }
 
+    /// A copy of the latest part, with all watches, which their events need.
+    pub(crate) fn recent(&self, count: usize) -> Recording {
+        let begin = |length: usize| length.saturating_sub(count);
+        let (old, new) = self.requests.split_at(begin(self.requests.len()));
+        let watches = old.iter().filter(|request| request.is_watch());
+        let mut recent = Recording {
+            requests: watches.chain(new).cloned().collect(),
+            writes: self.writes[begin(self.writes.len())..].to_vec(),
+            events: self.events[begin(self.events.len())..].to_vec(),
+            started: Some(self.start()),
+            ..Recording::default()
+        };
+        recent.connect(true);
+        recent
+    }
+
     /// Forgets the oldest, and that the others are new.
     pub(crate) fn forget(&mut self, requests: usize, writes: usize, events: usize) {
         self.requests.drain(..self.requests.len().saturating_sub(requests));

@@ -28,9 +28,11 @@ const ENTRIES_MAX: usize = REQUESTS_MAX + EVENTS_MAX + WRITES_MAX;
 /// A pause lasts so many times as long as what it follows.
 pub(super) const PAUSES: u32 = 10;
 
-/// From one report to the next: if there is something new, and if only time has passed, which some rules wait for.
-const REPORT_PAUSE: Duration = Duration::from_secs(1);
-const IDLE_REPORT_PAUSE: Duration = Duration::from_secs(5);
+/// Most requests, events and writes that a report judges: the latest. 10,000 writes of 1,000 objects take a second or two.
+const JUDGED_MAX: usize = 10_000;
+
+/// When a report is made again although nothing is new: some rules wait for time.
+const REPORT_AGE_MAX: Duration = Duration::from_secs(5);
 
 /// Reads the record of a server.
 #[derive(Default)]
@@ -40,8 +42,8 @@ pub(super) struct Reader {
     events: u64,
     version: u64,
     has_changed: bool,
-    /// When the last report was made, and how long it took.
-    reported: Option<(Instant, Duration)>,
+    /// When the last report was begun.
+    reported: Option<Instant>,
 }
 
 /// An entry of the document, as JSON.
@@ -121,20 +123,16 @@ impl Reader {
         Journal { requests, writes, events, log: String::new() }
     }
 
-    /// The report, if it is time for one.
-    pub(super) fn report(&mut self, now: SystemTime, is_last: bool) -> Option<String> {
-        let pause = if self.has_changed { REPORT_PAUSE } else { IDLE_REPORT_PAUSE };
-        let is_due = |(at, took): (Instant, Duration)| at.elapsed() >= pause.max(took * PAUSES);
-        if !is_last && !self.reported.is_none_or(is_due) {
+    /// What a report is made of, if there is a reason for one. It is a copy, so that others can read on meanwhile.
+    pub(super) fn judged(&mut self, now: SystemTime) -> Option<Recording> {
+        let is_old = self.reported.is_none_or(|began| began.elapsed() > REPORT_AGE_MAX);
+        if !self.has_changed && !is_old {
             return None;
         }
-        if !is_last {
-            self.recording.runs_until = Some(now);
-        }
-        let began = Instant::now();
-        let report = Report::of(&self.recording).json().to_string();
-        (self.reported, self.has_changed) = (Some((Instant::now(), began.elapsed())), false);
-        Some(report)
+        (self.reported, self.has_changed) = (Some(Instant::now()), false);
+        let mut recent = self.recording.recent(JUDGED_MAX);
+        recent.runs_until = Some(now);
+        Some(recent)
     }
 }
 
@@ -153,16 +151,19 @@ impl News {
         }
     }
 
+    /// Takes a report. Returns whether it says anything new.
+    pub(super) fn judge(&mut self, report: &Report) -> bool {
+        let report = report.json().to_string();
+        let is_new = *report != *self.report;
+        if is_new {
+            self.report = report.into();
+        }
+        is_new
+    }
+
     /// Adds what is new. Returns whether anything is.
-    pub(super) fn add(
-        &mut self,
-        entries: Vec<Entry>,
-        forgotten: u64,
-        report: Option<String>,
-        controls: &str,
-    ) -> bool {
-        let report = report.filter(|report| **report != *self.report);
-        let has_news = !entries.is_empty() || report.is_some() || *controls != *self.controls;
+    pub(super) fn add(&mut self, entries: Vec<Entry>, forgotten: u64, controls: &str) -> bool {
+        let has_news = !entries.is_empty() || *controls != *self.controls;
         self.forgotten = forgotten;
         for Entry { number, text, is_open } in entries {
             let former = self.open.remove(&number).and_then(|at| at.checked_sub(self.dropped));
@@ -177,9 +178,6 @@ impl News {
         let surplus = self.entries.len().saturating_sub(ENTRIES_MAX);
         self.entries.drain(..surplus);
         self.dropped += surplus as u64;
-        if let Some(report) = report {
-            self.report = report.into();
-        }
         if *controls != *self.controls {
             self.controls = controls.into();
         }
