@@ -1,6 +1,9 @@
 //! `listwatch lens`: our operators get no finding, and files are read. Its findings are tested in `lens/tests/it`.
 
-use std::{fs, process::Command};
+use std::{
+    fs,
+    process::{Command, Stdio},
+};
 
 use serde_json::Value;
 
@@ -14,6 +17,23 @@ fn lens(args: &[&str]) -> (String, Option<i32>, String) {
         .unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
     (text(output.stdout), output.status.code(), text(output.stderr))
+}
+
+/// A line of standard error.
+const PAGE: &str = "the page: http://127.0.0.1:";
+
+#[test]
+fn the_demo_and_the_api_server_have_the_page_if_asked() {
+    for (args, has_page) in [
+        (&["demo", "--exit", "--lens"][..], true),
+        (&["apiserver", "--stop-with-stdin", "--lens"], true),
+        (&["apiserver", "--stop-with-stdin"], false),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_listwatch"));
+        let output = command.args(args).stdin(Stdio::null()).output().unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), error.starts_with(PAGE)), (Some(0), has_page), "{args:?}: {error}");
+    }
 }
 
 #[test]
@@ -35,6 +55,7 @@ fn our_operators_get_no_finding() {
             "{operator}: {report:#}"
         );
         assert!(!report["writes"].as_array().unwrap().is_empty(), "{operator}: {report:#}");
+        assert!(error.starts_with(PAGE), "{error}");
     }
 }
 
