@@ -437,7 +437,8 @@ impl Server {
         let text = fs::read_to_string(file(story)).unwrap();
         let (_, steps) = parse(&text);
         let mut named = NamedAnswers::default();
-        if text.contains("{{webhook.") {
+        let has_webhook = text.contains("{{webhook.");
+        if has_webhook {
             let webhook = self.webhook.get_or_init(Webhook::start).await;
             named.insert("webhook".to_owned(), json!({"url": webhook.url, "ca": webhook.ca}));
         }
@@ -450,6 +451,9 @@ impl Server {
             };
             let (now, later) = rest.split_at(rest.iter().take_while(is_read).count().max(1));
             for (step, answer) in now.iter().zip(self.send_all(now, &named).await) {
+                if has_webhook && step.method != Method::GET {
+                    self.wait_for_cache(step, &answer).await;
+                }
                 if let (Some(name), Some(document)) = (&step.name, answer.body.first()) {
                     named.insert(name.clone(), document.clone());
                 }
@@ -468,6 +472,22 @@ impl Server {
         }
         normal::normalise(&mut answers);
         answers
+    }
+
+    /// Waits until the API server's cache has what a step has written. An update of an older object from the cache asks the webhooks, fails, and
+    /// asks them once more.
+    async fn wait_for_cache(&self, step: &Step, answer: &Answer) {
+        let metadata = answer.body.first().map_or(&Value::Null, |object| &object["metadata"]);
+        let (Some(name), Some(version)) = (metadata["name"].as_str(), metadata["resourceVersion"].as_str())
+        else {
+            return;
+        };
+        let path = step.path.split('?').next().unwrap_or_default();
+        let path = ["/status", "/scale"].iter().find_map(|part| path.strip_suffix(part)).unwrap_or(path);
+        let path = if step.method == Method::POST { format!("{path}/{name}") } else { path.to_owned() };
+        let request = self.http.get(format!("{}{path}?resourceVersion={version}", self.url));
+        // After a delete, the object is not there.
+        request.bearer_auth(&self.token).send().await.unwrap();
     }
 
     async fn bind_jane(&self) {
