@@ -18,29 +18,20 @@ use super::{
     report::Report,
 };
 
-/// The document of the page. Times are in seconds since `start`, such as [`Recording::start`].
+/// The document of the page, of a recording that is read at once. Times are in seconds since `start`, such as [`Recording::start`].
 #[must_use]
 pub fn document(recording: &Recording, report: &Report, start: SystemTime) -> Value {
     json!({"start": humantime::format_rfc3339_micros(start).to_string(), "forgotten": recording.forgotten(),
         "entries": entries(recording, start), "report": report.json()})
 }
 
-/// The requests, the events, and the writes that are not those of a request, by time. The `n` of each is the same in every recording of a run.
-#[must_use]
-pub fn entries(recording: &Recording, start: SystemTime) -> Vec<Value> {
-    some_entries(recording, start, |_| true)
-}
-
-/// Those that are new since the last read. That of a watch which has ended replaces the one before.
-pub(crate) fn new_entries(recording: &Recording, start: SystemTime) -> Vec<Value> {
-    some_entries(recording, start, |is_new| is_new)
-}
-
-fn some_entries(recording: &Recording, start: SystemTime, is_shown: fn(bool) -> bool) -> Vec<Value> {
+/// The requests, the events, and the writes that are not those of a request, by time, as far as they are new: all of a recording that is read at once.
+/// The `n` of each is the same in every recording of a run. That of a watch which has ended replaces the one before.
+pub(crate) fn entries(recording: &Recording, start: SystemTime) -> Vec<Value> {
     let ends = recording.events.iter().filter(|event| event.ends_watch());
     let ends: HashMap<u64, SystemTime> = ends.map(|end| (end.watch, end.time)).collect();
     let mut entries = Vec::new();
-    for request in recording.requests.iter().filter(|request| is_shown(request.is_new)) {
+    for request in recording.requests.iter().filter(|request| request.is_new) {
         let write = match request.effect {
             Effect::Changed(at) => Some(&recording.writes[at]),
             Effect::Nothing | Effect::Unknown => None,
@@ -52,10 +43,10 @@ fn some_entries(recording: &Recording, start: SystemTime, is_shown: fn(bool) -> 
         };
         entries.push((request.received, of_request(request, write, end)));
     }
-    let events = recording.events.iter().filter(|event| is_shown(event.is_new));
+    let events = recording.events.iter().filter(|event| event.is_new);
     entries.extend(events.map(|event| (event.time, of_event(event))));
     let forgotten = recording.forgotten();
-    for (at, write) in recording.writes.iter().enumerate().filter(|(_, write)| is_shown(write.is_new)) {
+    for (at, write) in recording.writes.iter().enumerate().filter(|(_, write)| write.is_new) {
         let is_of_request = match recording.request(write.request) {
             Some(request) => request.effect == Effect::Changed(at),
             // It is not answered yet.

@@ -35,7 +35,7 @@ mod report;
 mod why;
 
 pub use self::{
-    document::{document, entries},
+    document::document,
     findings::{Entry, Finding, Severity},
     live::{EVENTS_MAX, Live, Operator, Restart},
     recording::{Malformed, Recording},

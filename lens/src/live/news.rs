@@ -93,7 +93,7 @@ impl Reader {
         self.recording.forget(REQUESTS_MAX, WRITES_MAX, EVENTS_MAX);
         self.recording.append(&journal);
         let start = self.start(server);
-        let entries = document::new_entries(&self.recording, start);
+        let entries = document::entries(&self.recording, start);
         let entries = entries.into_iter().map(|entry| Entry {
             number: entry["n"].as_u64().unwrap_or_default(),
             is_open: entry["kind"] == "request" && entry["took"].is_null(),
