@@ -13,8 +13,10 @@ pub const STYLE: &str = include_str!("../page/page.css");
 /// `page.js`, a module.
 pub const SCRIPT: &str = include_str!("../page/page.js");
 
-/// The lines of [`INDEX`] in whose place the HTML file has the files themselves, and the document.
-const LINK: &str = r#"<link rel="stylesheet" href="page.css">"#;
+/// The lines of [`INDEX`] in whose place the HTML file has the files themselves, and the document. A browser asks a server for an icon that no
+/// line names.
+const LINK: &str = r#"<link rel="icon" href="data:,">
+<link rel="stylesheet" href="page.css">"#;
 const MODULE: &str = r#"<script type="module" src="page.js"></script>"#;
 const END: &str = "</body>";
 

@@ -92,7 +92,12 @@ impl Browser {
         self.resize(size).await;
         let file = self.dir.path().join("page.html");
         fs::write(&file, html).unwrap();
-        self.send(Method::POST, "/url", json!({"url": format!("file://{}", file.display())})).await;
+        self.visit(&format!("file://{}", file.display())).await;
+    }
+
+    /// Opens a page, and waits until it shows a recording.
+    pub async fn visit(&self, url: &str) {
+        self.send(Method::POST, "/url", json!({"url": url})).await;
         self.until("document.querySelector('canvas').dataset.view").await;
     }
 

@@ -16,13 +16,17 @@ use reqwest::{Client, Method, RequestBuilder, Response, redirect::Policy};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
-use super::settings;
+use super::{
+    browser::{ENTER, in_browser},
+    settings,
+};
 
 const PAGE: &str = "pages.example.com/default/a";
 const MAP: &str = "configmaps/default/a";
 
 /// A browser that has opened the address.
 struct Browser {
+    address: String,
     http: Client,
     /// `http://127.0.0.1:40003`
     origin: String,
@@ -32,8 +36,9 @@ struct Browser {
 impl Browser {
     async fn open(address: &str) -> Browser {
         let origin = address.split("/?").next().unwrap().to_owned();
-        let mut browser = Browser { http: http(), origin, cookie: String::new() };
-        let answer = browser.http.get(address).send().await.unwrap();
+        let address = address.to_owned();
+        let mut browser = Browser { address, http: http(), origin, cookie: String::new() };
+        let answer = browser.http.get(&browser.address).send().await.unwrap();
         assert_eq!((answer.status().as_u16(), header(&answer, "location")), (303, "/"));
         let cookie = header(&answer, "set-cookie");
         let (value, rest) = cookie.split_once("; ").unwrap();
@@ -213,6 +218,41 @@ async fn a_held_write_has_its_effect_when_the_page_lets_it_go() {
         );
         browser.order("end", json!({})).await;
         events.until("controls", |state| *state == json!({"faults": [], "held": []})).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_person_changes_an_object_holds_the_write_that_follows_and_lets_it_go() {
+    in_browser(async |chromium| {
+        shown("", async |page, server| {
+            let map = || server.object("configmaps", "default/a");
+            eventually("the operator", async || map()).await;
+            chromium.visit(&page.address).await;
+            chromium.click("#controls .buttons button:nth-of-type(1)").await;
+            chromium.until("document.querySelector('[aria-label=\"Faults to come\"] li')?.textContent.startsWith('hold')").await;
+            chromium.click("#controls > details:last-of-type > summary").await;
+            chromium.click("#controls [name=object]").await;
+            chromium.press(&format!("{PAGE}{ENTER}")).await;
+            let text = "document.querySelector('#controls textarea').value";
+            chromium.until(text).await;
+            chromium.get(&format!("{text} = {text}.replace('hello', 'new')")).await;
+            chromium.click("#controls > details:last-of-type > p button").await;
+            let held = "document.querySelector('[aria-label^=\"Held writes\"] li";
+            assert_eq!(
+                chromium.until(&format!("{held} summary')?.textContent")).await,
+                "PATCH /api/v1/namespaces/default/configmaps/a"
+            );
+            let body = chromium.get(&format!("{held} pre').textContent")).await;
+            assert!(body.as_str().unwrap().contains(r#""text": "new""#), "{body}");
+            assert_eq!(map().unwrap()["data"]["text"], "hello");
+            chromium.click("[aria-label^='Held writes'] li > button").await;
+            eventually("the write", async || (map()?["data"]["text"] == "new").then_some(())).await;
+            chromium.click("#controls .buttons button:nth-of-type(3)").await;
+            chromium.until("!document.querySelector('[aria-label=\"Faults to come\"] li')").await;
+            assert_eq!(chromium.complaints().await, json!([]));
+        })
+        .await;
     })
     .await;
 }
