@@ -19,7 +19,7 @@ background() {
   local name=$1
   shift
   heading "$name, in the background"
-  nice -n 10 "$@" >"$scratch/$name" 2>"$scratch/$name.log" &
+  "$@" >"$scratch/$name" 2>"$scratch/$name.log" &
   started[$name]=$!
 }
 # wait_for NAME...: waits until they have ended.
