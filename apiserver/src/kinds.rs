@@ -348,7 +348,7 @@ impl Kind {
     /// The name of the OpenAPI definition; empty for a custom resource.
     pub(crate) fn definition(&self) -> &str {
         match self.source {
-            Source::BuiltIn(_) => openapi::name_of(&self.group, &self.version, &self.kind),
+            Source::BuiltIn(entry) => entry.definition(),
             Source::Custom(_) => "",
         }
     }

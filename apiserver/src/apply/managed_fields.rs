@@ -276,14 +276,19 @@ impl Managed {
 /// A change of an object, by version.
 type Changes = BTreeMap<String, Difference>;
 
-/// An object in another version of its kind, or why it has no such version. kube-apiserver does not prune it. A built-in kind has one form
-/// here: of those with two versions, such as HorizontalPodAutoscaler, the fields of both count as different ones.
+/// An object in another version of its kind, or why it has no such version. kube-apiserver does not prune it.
 fn in_version<'v>(kind: &Kind, object: &'v Value, api_version: &str) -> Result<Cow<'v, Value>, String> {
-    let Source::Custom(custom) = &kind.source else { return Ok(Cow::Borrowed(object)) };
     if object["apiVersion"].is_null() || object["apiVersion"] == api_version {
         return Ok(Cow::Borrowed(object));
     }
     let mut converted = object.clone();
+    let custom = match &kind.source {
+        Source::BuiltIn(entry) => {
+            entry.convert_to(&mut converted, api_version);
+            return Ok(Cow::Owned(converted));
+        }
+        Source::Custom(custom) => custom,
+    };
     custom.convert_whole(&mut converted, api_version).map_err(|error| error.message().to_owned())?;
     let managed = converted["metadata"]["managedFields"].take();
     set(&mut converted, Value::Null);

@@ -75,8 +75,13 @@ impl<'a> TypeRef<'a> {
 
     /// The type of the objects of a kind in another version.
     pub(crate) fn in_version(kind: &'a Kind, api_version: &str) -> TypeRef<'a> {
-        let Source::Custom(custom) = &kind.source else { return TypeRef::of(kind) };
-        let schema = custom.schemas.get(api_version).map_or(kind.schema(), |schema| schema.source());
+        let schema = match &kind.source {
+            Source::BuiltIn(entry) => {
+                entry.in_version(api_version).map(|entry| openapi::definition(entry.definition()))
+            }
+            Source::Custom(custom) => custom.schemas.get(api_version).map(|schema| schema.source()),
+        };
+        let schema = schema.unwrap_or(kind.schema());
         TypeRef { is_object: true, ..TypeRef::UNTYPED.part(schema) }
     }
 

@@ -5,10 +5,12 @@ use serde_json::Value;
 
 use crate::{
     kinds::{
-        admission_policies, autoscalers, by_schema, crd, defaults, endpoints, events, jobs, limits, pods,
+        admission_policies, autoscalers, by_schema, crd, defaults, endpoints, events, group_version, jobs,
+        limits, pods,
         printer_columns::{self, PrinterColumns},
         roles, stateful_sets, stored_columns, validation, webhook_configurations,
     },
+    schema::openapi,
     status::Cause,
 };
 
@@ -46,6 +48,30 @@ pub(crate) struct BuiltIn {
     pub(crate) lacks: &'static str,
     /// The warning with each answer.
     pub(crate) deprecation: Option<&'static str>,
+}
+
+impl BuiltIn {
+    /// The entry of the same kind in another version: a HorizontalPodAutoscaler in `v1`, an Event in `events.k8s.io/v1`.
+    pub(crate) fn in_version(&self, api_version: &str) -> Option<&'static BuiltIn> {
+        BUILT_IN
+            .iter()
+            .find(|entry| entry.kind == self.kind && group_version(entry.group, entry.version) == api_version)
+    }
+
+    /// The name of the OpenAPI definition.
+    pub(crate) fn definition(&self) -> &'static str {
+        openapi::name_of(self.group, self.version, self.kind)
+    }
+
+    /// Converts an object from its version to another one of the kind. An object of an unknown version stays as it is.
+    pub(crate) fn convert_to(&self, object: &mut Value, api_version: &str) {
+        let from = object["apiVersion"].as_str().and_then(|version| self.in_version(version));
+        if let (Some(from), Some(to)) = (from, self.in_version(api_version)) {
+            (from.to_stored)(object);
+            object["apiVersion"] = api_version.into();
+            (to.convert)(object);
+        }
+    }
 }
 
 /// An entry of a namespaced kind without status, defaults and validation.
