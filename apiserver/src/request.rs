@@ -328,34 +328,28 @@ impl<'de> Visitor<'de> for Scan<'_> {
 
 /// The query parameters, decoded.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Query(Vec<(String, String)>);
+pub(crate) struct Query {
+    parameters: Vec<(String, String)>,
+    /// The version of a list that may be old, with `resourceVersion=0`, if a fault demands one.
+    pub(crate) stale: Option<u64>,
+}
 
 impl Query {
     pub(crate) fn parse(text: &str) -> Query {
-        Query(form_urlencoded::parse(text.as_bytes()).into_owned().collect())
+        Query { parameters: form_urlencoded::parse(text.as_bytes()).into_owned().collect(), stale: None }
     }
 
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
-        self.0.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+        self.parameters.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
     /// All values of a parameter that is repeated.
     pub(crate) fn all(&self, name: &str) -> Vec<&str> {
-        self.0.iter().filter(|(key, _)| key == name).map(|(_, value)| value.as_str()).collect()
+        self.parameters.iter().filter(|(key, _)| key == name).map(|(_, value)| value.as_str()).collect()
     }
 
     pub(crate) fn text(&self, name: &str) -> &str {
         self.get(name).unwrap_or_default()
-    }
-
-    /// Makes a list that may be old, with `resourceVersion=0`, one of exactly this version.
-    pub(crate) fn list_at(&mut self, version: u64) {
-        if self.text("resourceVersion") != "0" || self.flag("watch") == Some(true) {
-            return;
-        }
-        self.0.retain(|(key, _)| !key.starts_with("resourceVersion") && key != "limit");
-        self.0.push(("resourceVersion".to_owned(), version.to_string()));
-        self.0.push(("resourceVersionMatch".to_owned(), "Exact".to_owned()));
     }
 
     /// Any value but `false` and `0` is true, even `maybe`.

@@ -284,7 +284,7 @@ where
         _ => server.faults.of_request(&request, user.as_deref()),
     };
     if let Some(Fault::StaleLists(version)) = fault {
-        request.query.list_at(version);
+        request.query.stale = Some(version);
     }
     if fault == Some(Fault::Silence) {
         tracing::debug!(target: LOG_TARGET, method = %request.method, path = request.target, "not answered, as a fault demands");

@@ -96,6 +96,8 @@ pub(crate) struct List {
     token: Option<Token>,
     pub(crate) version: Version,
     exact: bool,
+    /// The version that the watch cache has, if it is behind.
+    stale: Option<u64>,
 }
 
 /// One page.
@@ -175,7 +177,7 @@ impl List {
             "NotOlderThan" => false,
             _ => limit > 0 && matches!(version, Version::Number(_)),
         };
-        Ok(List { filter, limit, token, version, exact })
+        Ok(List { filter, limit, token, version, exact, stale: query.stale })
     }
 
     pub(crate) fn answer(&self, storage: &Storage, kind: &Kind) -> Result<Page, StatusError> {
@@ -185,12 +187,14 @@ impl List {
         let now = storage.revision();
         let wanted = match (&self.token, self.version) {
             (Some(token), _) if token.rv > 0 => Some(token.rv.unsigned_abs()),
+            (None, Version::Any) => self.stale,
             (None, Version::Number(number)) if self.exact => Some(number),
             (Some(_) | None, Version::Unset | Version::Any | Version::Number(_)) => None,
         };
         let (objects, revision) = match wanted {
             Some(wanted) if wanted < now => {
-                let is_kept = wanted >= storage.compacted();
+                // A compaction of etcd does not change the watch cache.
+                let is_kept = self.stale == Some(wanted) || wanted >= storage.compacted();
                 let past = is_kept.then(|| collection.at(wanted)).flatten().ok_or_else(|| self.too_old())?;
                 (Cow::Owned(past), wanted)
             }
