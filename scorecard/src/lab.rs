@@ -348,11 +348,12 @@ impl<'a> Lab<'a> {
     /// Waits until each process has sent a request, one of them lists or watches the kind of a sample, and they have done what they do at
     /// their start. The others may need a Lease before they read the samples' kind.
     ///
-    /// Only time in which the processes sleep counts fully: on a busy machine, they wait for a CPU.
+    /// Only time in which the processes sleep counts fully: on a busy machine, they wait for a CPU. There, a client may also give up before
+    /// it has a connection, so a process that could be judged without a fault and ends before its first request is started again.
     pub(super) async fn connected(&mut self) -> Result<(), CannotJudge> {
         let usual = self.pace.map_or(0, |pace| pace.start);
         let limit = self.scorecard.start.max(TICK * usual * SLOWER_START);
-        let (mut ticks, mut asleep) = (0, 0);
+        let (mut ticks, mut asleep, mut ends) = (0, 0, 0);
         loop {
             let requests = self.server.requests();
             let asks = |process: &Process| requests.iter().any(|request| request.user == process.user);
@@ -365,6 +366,12 @@ impl<'a> Lab<'a> {
             }
             let name = silent.map(|process| process.program.name());
             if let Some((process, end)) = self.ended() {
+                let may_be_busy = self.pace.is_some() && !asks(&process) && ends < RESTARTS_MAX;
+                if may_be_busy {
+                    ends += 1;
+                    self.start_program(process.program)?;
+                    continue;
+                }
                 let what = if asks(&process) {
                     "before it read the samples' kind"
                 } else {
@@ -399,6 +406,18 @@ impl<'a> Lab<'a> {
         let ends = self.processes.iter_mut().map(Process::ended);
         let (at, end) = ends.enumerate().find_map(|(at, end)| Some((at, end?)))?;
         Some((self.processes.remove(at), end))
+    }
+
+    /// Starts a process that has ended again, as a kubelet does. False if there is none.
+    fn start_ended(&mut self) -> Result<bool, CannotJudge> {
+        let Some((process, end)) = self.ended() else { return Ok(false) };
+        self.incidents.push(format!("it ended: {end}"));
+        if self.incidents.len() > RESTARTS_MAX {
+            let (name, times) = (process.program.name(), self.incidents.len());
+            return Err(CannotJudge(format!("{name} ended {times} times: {end}")));
+        }
+        self.start_program(process.program)?;
+        Ok(true)
     }
 
     /// Whether all processes sleep.
@@ -917,13 +936,7 @@ impl<'a> Lab<'a> {
             if idle == 0 || count != requests || asleep.is_none() || !self.sleeps() {
                 (sleeping, requests) = (0, count);
             }
-            if let Some((process, end)) = self.ended() {
-                self.incidents.push(format!("it ended: {end}"));
-                if self.incidents.len() > RESTARTS_MAX {
-                    let (name, times) = (process.program.name(), self.incidents.len());
-                    return Err(CannotJudge(format!("{name} ended {times} times: {end}")));
-                }
-                self.start_program(process.program)?;
+            if self.start_ended()? {
                 (idle, sleeping) = (0, 0);
             }
             let is_too_late = started.elapsed() > self.scorecard.patience * 10;
@@ -1036,7 +1049,8 @@ impl<'a> Lab<'a> {
             }
             sleep(TICK).await;
             ticks += 1;
-            if self.server.writes_since(version).iter().any(|write| self.is_work(write)) {
+            let works = self.server.writes_since(version).iter().any(|write| self.is_work(write));
+            if self.start_ended()? || works {
                 self.settle().await?;
             }
         }

@@ -793,6 +793,31 @@ async fn two_runs_that_end_for_different_reasons_give_both() {
     assert!(why.contains("; of a second run: COMMAND ended before its first request: "), "{why}");
 }
 
+/// As on a busy machine, where its client got no connection. It was a failure of the check.
+#[tokio::test]
+async fn an_operator_that_ends_before_its_first_request_is_started_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let starts = dir.path().join("starts").display().to_string();
+    // The two starts without a fault succeed.
+    let script = format!(r#"echo >>{starts}; test $(wc -l <{starts}) != 3 && exec "$0" "$@""#);
+    let mut command = command("");
+    command.splice(0..0, ["sh".to_owned(), "-c".to_owned(), script]);
+    let only = vec!["restart-is-silent".to_owned()];
+    let report = scorecard::run(&Scorecard { only, ..settings(command) }, |_| {}).await.unwrap();
+    assert_eq!(found(&report), Vec::<String>::new());
+}
+
+/// It was started again only after the next change, which then counted as what repaired the child.
+#[tokio::test]
+async fn an_operator_that_ends_when_it_has_settled_is_started_again() {
+    let only = vec!["repairs-drift".to_owned()];
+    let scorecard = Scorecard { only, ..settings(command("ends-after-a-deletion")) };
+    let report = scorecard::run(&scorecard, |_| {}).await.unwrap();
+    let verdict = &report.checks[0].verdict;
+    assert_eq!(verdict.result, Outcome::Warn, "{verdict:?}");
+    assert!(verdict.reason.contains(": it ended: exit status: 2"), "{verdict:?}");
+}
+
 /// A worker pool whose first process crashes, for example.
 #[tokio::test]
 async fn what_a_process_has_started_ends_with_it() {

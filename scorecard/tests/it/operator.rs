@@ -404,6 +404,14 @@ impl Operator {
     }
 
     fn on_event(&self, kind: &'static str, event: &Value) {
+        if self.has("ends-after-a-deletion") && kind == "configmaps" && event["type"] == "DELETED" {
+            // Not before it counts as settled.
+            tokio::spawn(async {
+                sleep(Duration::from_secs(1)).await;
+                exit(2);
+            });
+            return;
+        }
         let mut caches = self.caches.lock().unwrap();
         let cache = caches.entry(kind).or_default();
         let before = match event["type"].as_str() {
