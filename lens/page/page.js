@@ -785,8 +785,9 @@ function show() {
   const [from, to] = range();
   if (!$("entries").hidden) showEntries(model.seen.slice(indexOf(model.times, from), indexOf(model.times, to)));
   if (!$("life").hidden) showLife();
-  const begin = new Date(start).toISOString().slice(0, 19).replace("T", " ");
-  $("state").textContent = `${entries.size.toLocaleString("en")} requests and events in ${duration(model.last)}, from ${begin} UTC.`;
+  // The recording of a client has no date.
+  const begin = start ? `, from ${new Date(start).toISOString().slice(0, 19).replace("T", " ")} UTC` : "";
+  $("state").textContent = `${entries.size.toLocaleString("en")} requests and events in ${duration(model.last)}${begin}.`;
   if ($("live").textContent !== state.live) $("live").textContent = state.live;
   showDetail();
   pressLinks();

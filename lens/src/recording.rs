@@ -1,6 +1,7 @@
 //! What happened: the requests of all clients, the writes that changed objects, and the events that watches sent.
 //!
-//! It is read from lines of JSON, as the records of the embedded API server have them, or from an [audit] log of kube-apiserver:
+//! It is read from lines of JSON, as the records of the embedded API server have them, or from an [audit] log of kube-apiserver, or
+//! from the recorded [exchanges] of one client:
 //!
 //! ```text
 //! {"id":7,"method":"PATCH","target":"/api/v1/namespaces/default/configmaps/a","status":200,"user":"operator-1",…}
@@ -9,6 +10,7 @@
 //! ```
 
 mod audit;
+mod exchanges;
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -17,6 +19,7 @@ use std::{
 };
 
 use listwatch_scorecard::Journal;
+use listwatch_study::record;
 use serde_json::Value;
 
 /// A request, and its answer.
@@ -103,7 +106,7 @@ pub struct Recording {
     pub(crate) infers_events: bool,
     /// Until when the operator surely ran, if it is known.
     pub runs_until: Option<SystemTime>,
-    /// When it began, if the first requests may be forgotten.
+    /// When it began, if the first requests may be forgotten. The start of the epoch, if the date is not known.
     pub(crate) started: Option<SystemTime>,
     /// The largest [`Event::unique_micros`].
     last_micros: u64,
@@ -178,16 +181,18 @@ impl Recording {
         self.events.iter_mut().for_each(|event| event.is_new = false);
     }
 
-    /// Reads files, each a name and a text, with the lines of a record, or of an audit log, in any order.
+    /// Reads files, each a name and a text: a recording of a client, or lines of a record or of an audit log, in any order.
     ///
     /// # Errors
     ///
-    /// If a line is neither.
+    /// If a line is none of these.
     pub fn read(files: &[(String, String)]) -> Result<Recording, Malformed> {
         let mut recording = Recording::default();
         let has_all_writes = recording.add(files)?;
         recording.connect(has_all_writes);
-        if recording.events.iter().all(|event| event.object.is_empty()) {
+        // A client records the events that it is sent.
+        let is_of_client = recording.started.is_some();
+        if !is_of_client && recording.events.iter().all(|event| event.object.is_empty()) {
             recording.infer_events();
         }
         Ok(recording)
@@ -196,6 +201,12 @@ impl Recording {
     /// Adds the lines of files. Returns whether all writes are among them.
     fn add(&mut self, files: &[(String, String)]) -> Result<bool, Malformed> {
         let mut audited = Vec::new();
+        let (recordings, files): (Vec<_>, Vec<_>) =
+            files.iter().partition(|(_, text)| text.trim_start().starts_with(record::BEGINNING));
+        for (name, text) in &recordings {
+            let recorded = record::parse(text).map_err(|why| Malformed(format!("{name}: {why}")))?;
+            exchanges::add(self, recorded.entries);
+        }
         let lines =
             files.iter().flat_map(|(name, text)| text.lines().enumerate().map(move |line| (name, line)));
         for (name, (index, line)) in lines.filter(|(_, (_, line))| !line.trim().is_empty()) {
@@ -215,7 +226,7 @@ impl Recording {
             known.ok_or_else(|| malformed("is not of a recording, and not of an audit log"))?;
         }
         audit::add(self, &audited);
-        Ok(audited.is_empty())
+        Ok(audited.is_empty() && recordings.is_empty())
     }
 
     /// Sorts all, and connects writes and events with their requests.

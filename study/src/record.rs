@@ -26,6 +26,8 @@ use super::place::Place;
 
 /// The format that this version writes, and the newest one that it reads.
 const FORMAT: u32 = 1;
+/// How a recording begins.
+pub const BEGINNING: &str = r#"{"listwatchRecording":"#;
 /// The headers of an answer that are recorded and shown. The others are about the connection.
 pub const HEADERS: [&str; 8] = [
     "content-type",

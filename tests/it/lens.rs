@@ -59,6 +59,22 @@ fn our_operators_get_no_finding() {
     }
 }
 
+/// The 410 of a version that the server no longer has is an event of the watch.
+#[test]
+fn what_watch_records_is_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("watch.jsonl");
+    let path = file.to_str().unwrap();
+    let watch = ["watch", "mws", "--demo", "--resource-version", "1", "--record", path];
+    let output = Command::new(env!("CARGO_BIN_EXE_listwatch")).args(watch).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let (html, code, error) = lens(&[path, "--output", "html"]);
+    assert_eq!((code, &*error), (Some(0), ""), "{html}");
+    for part in [r#""client":"listwatch""#, r#""verb":"watch""#, r#""event":"ERROR""#] {
+        assert!(html.contains(part), "no {part} in {html}");
+    }
+}
+
 #[test]
 fn a_recording_is_read_from_files_and_directories() {
     let dir = tempfile::tempdir().unwrap();

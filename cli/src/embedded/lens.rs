@@ -60,7 +60,7 @@ struct LensFlags {
     /// Output: for people, for programs, or a page for browsers: one file that shows each request and event
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     output: LensOutput,
-    /// Recording to read: an audit log of kube-apiserver at the level RequestResponse, or a directory of the scorecard's --output-dir
+    /// Recording to read: an audit log of kube-apiserver at the level RequestResponse, a directory of the scorecard's --output-dir, or a file of --record
     #[arg(value_name = "FILE", conflicts_with_all = ["command", "crd", "sample", "duration"])]
     file: Vec<PathBuf>,
     /// The operator, and its arguments

@@ -5,7 +5,7 @@
 //!  "objectRef":{"resource":"pages","apiGroup":"example.com","namespace":"default","name":"a"},"responseStatus":{"code":200},"responseObject":{…},…}
 //! ```
 
-use std::collections::{HashMap, hash_map::Entry};
+use std::collections::{HashMap, HashSet, hash_map::Entry};
 
 use listwatch_apiserver::{changed_paths, field_managers};
 use serde_json::Value;
@@ -15,7 +15,7 @@ use super::{Effect, Event, Recording, Request, Write, client, text, time, versio
 /// Adds what the lines of an audit log say.
 pub(super) fn add(recording: &mut Recording, lines: &[Value]) {
     let mut ids = HashMap::new();
-    let mut states: HashMap<String, HashMap<u64, u64>> = HashMap::new();
+    let mut known = HashSet::new();
     let mut writes = Vec::new();
     for line in lines {
         let number = u64::try_from(ids.len()).unwrap_or(u64::MAX) + 1;
@@ -39,18 +39,7 @@ pub(super) fn add(recording: &mut Recording, lines: &[Value]) {
         else {
             continue;
         };
-        let written = version(&line["responseObject"]["metadata"]["resourceVersion"]);
-        // The answer of another subresource, such as `scale`, is of another kind.
-        let has_object = ["", "status"].contains(&&*request.subresource);
-        if request.writes() && request.status < 300 && written > 0 && has_object {
-            request.name = text(&line["responseObject"]["metadata"]["name"]);
-            let is_known = states.entry(request.object()).or_default().insert(written, id).is_some();
-            if is_known {
-                request.effect = Effect::Nothing;
-            } else {
-                writes.push(write(&request, line["responseObject"].clone()));
-            }
-        }
+        writes.extend(written(&mut request, &line["responseObject"], &mut known));
         recording.requests.push(request);
     }
     recording.writes.extend(with_changes(writes));
@@ -86,6 +75,26 @@ fn request(line: &Value, id: u64) -> Option<Request> {
     })
 }
 
+/// What a request wrote, if its answer is an object with a version that is not `known` yet.
+pub(super) fn written(
+    request: &mut Request,
+    answer: &Value,
+    known: &mut HashSet<(String, u64)>,
+) -> Option<Write> {
+    let written = version(&answer["metadata"]["resourceVersion"]);
+    // The answer of another subresource, such as `scale`, is of another kind.
+    let has_object = ["", "status"].contains(&&*request.subresource);
+    if !request.writes() || request.status >= 300 || written == 0 || !has_object {
+        return None;
+    }
+    request.name = text(&answer["metadata"]["name"]);
+    if known.insert((request.object(), written)) {
+        return Some(write(request, answer.clone()));
+    }
+    request.effect = Effect::Nothing;
+    None
+}
+
 fn write(request: &Request, value: Value) -> Write {
     Write {
         version: version(&value["metadata"]["resourceVersion"]),
@@ -104,7 +113,7 @@ fn write(request: &Request, value: Value) -> Write {
 }
 
 /// The writes with the fields that changed since the write before.
-fn with_changes(mut writes: Vec<Write>) -> Vec<Write> {
+pub(super) fn with_changes(mut writes: Vec<Write>) -> Vec<Write> {
     writes.sort_by_key(|write| write.version);
     let mut before: HashMap<String, Value> = HashMap::new();
     for write in &mut writes {

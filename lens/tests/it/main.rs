@@ -6,6 +6,7 @@
 #![allow(unreachable_pub, reason = "no crate uses a test binary")]
 
 mod browser;
+mod exchanges;
 mod live;
 mod operator;
 mod page;

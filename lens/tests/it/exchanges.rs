@@ -1,0 +1,79 @@
+//! The recording of one client, as `listwatch watch --record` writes it.
+
+use std::time::SystemTime;
+
+use listwatch_lens::{Recording, Report, document, page};
+use serde_json::{Value, json};
+
+use super::browser::in_browser;
+
+/// An operator lists, watches, and writes twice after an event. The second write changes nothing. The last request has no answer.
+const LINES: &str = r#"{"listwatchRecording":1,"server":"https://127.0.0.1:6443"}
+{"time":0.1,"exchange":3,"request":{"method":"GET","path":"/api/v1/namespaces/a/configmaps?limit=100"}}
+{"time":0.2,"exchange":3,"head":{"status":200,"version":"HTTP/2.0","headers":{}}}
+{"time":0.2,"exchange":3,"rest":{"kind":"ConfigMapList","metadata":{"resourceVersion":"7"},"items":[]}}
+{"time":0.2,"exchange":3,"end":"clean"}
+{"time":0.3,"exchange":4,"request":{"method":"GET","path":"/api/v1/namespaces/a/configmaps?watch=1&resourceVersion=7&allowWatchBookmarks=true&timeoutSeconds=300"}}
+{"time":0.4,"exchange":4,"head":{"status":200,"version":"HTTP/2.0","headers":{}}}
+{"time":1.5,"exchange":4,"line":{"type":"ADDED","object":{"metadata":{"name":"web","namespace":"a","resourceVersion":"8"}}}}
+{"time":1.6,"exchange":5,"request":{"method":"PATCH","path":"/apis/apps/v1/namespaces/a/deployments/web?fieldManager=b","body":"{}"}}
+{"time":1.7,"exchange":5,"head":{"status":201,"version":"HTTP/2.0","headers":{}}}
+{"time":1.7,"exchange":5,"rest":{"kind":"Deployment","metadata":{"name":"web","namespace":"a","resourceVersion":"9"}}}
+{"time":1.7,"exchange":5,"end":"clean"}
+{"time":1.8,"exchange":6,"request":{"method":"PATCH","path":"/apis/apps/v1/namespaces/a/deployments/web?fieldManager=b","body":"{}"}}
+{"time":1.9,"exchange":6,"head":{"status":200,"version":"HTTP/2.0","headers":{}}}
+{"time":1.9,"exchange":6,"rest":{"kind":"Deployment","metadata":{"name":"web","namespace":"a","resourceVersion":"9"}}}
+{"time":2,"exchange":4,"line":{"type":"ERROR","object":{"kind":"Status","code":410}}}
+{"time":2.1,"exchange":4,"rest":"{\"type\":"}
+{"time":2.1,"exchange":4,"end":"lost"}
+{"time":2.2,"exchange":7,"request":{"method":"GET","path":"/api/v1/namespaces/a/configmaps?limit=100"}}
+"#;
+
+fn read(text: &str) -> Result<Recording, String> {
+    Recording::read(&[("a.jsonl".to_owned(), text.to_owned())]).map_err(|error| error.to_string())
+}
+
+#[tokio::test]
+async fn it_shows_requests_events_and_writes_with_their_causes() {
+    let recording = read(LINES).unwrap();
+    let report = Report::of(&recording);
+    let document = document(&recording, &report, recording.start());
+    let entries = document["entries"].as_array().unwrap().iter();
+    let shown = entries.map(|entry| {
+        let what = if entry["kind"] == "event" { &entry["event"] } else { &entry["verb"] };
+        json!([entry["t"], what, entry["object"], entry["took"]])
+    });
+    let expected = json!([
+        [0.1, "list", "configmaps/a", 0.1],
+        [0.3, "watch", "configmaps/a", 1.8],
+        [1.5, "ADDED", "configmaps/a/web", null],
+        [1.6, "patch", "deployments.apps/a/web", 0.1],
+        [1.8, "patch", "deployments.apps/a/web", 0.1],
+        [2.0, "ERROR", "", null],
+        [2.1, "CLOSED", "", null],
+    ]);
+    assert_eq!(shown.collect::<Value>(), expected);
+    let text = report.text();
+    let writes = "  patch deployments.apps/a/web\n      perhaps ADDED of configmaps/a/web, which has nothing to do with it: or a timer; 100 ms after it\n";
+    assert!(text.starts_with("no findings\n") && text.contains(writes), "{text}");
+    assert!(text.contains("  patch deployments.apps/a/web: nothing changed\n"), "{text}");
+    // One client, and no date.
+    assert_eq!(document["report"]["clients"], json!(["listwatch"]));
+    assert_eq!(recording.start(), SystemTime::UNIX_EPOCH);
+    in_browser(async move |browser| {
+        browser.open(&page::html(&document), (1280, 800)).await;
+        let state = browser.get("document.querySelector('#state').textContent").await;
+        assert_eq!(state, "7 requests and events in 2.1 s.");
+    })
+    .await;
+}
+
+/// A process that was killed leaves half a line.
+#[test]
+fn half_a_last_line_is_left_out_and_any_other_is_named() {
+    assert_eq!(read(&LINES[..LINES.len() - 9]).unwrap().start(), SystemTime::UNIX_EPOCH);
+    let error = read(&LINES.replace(r#""head":{"status":201"#, r#""hat":{"status":201"#)).unwrap_err();
+    assert!(error.starts_with("a.jsonl: line 10 is not an entry of a recording: "), "{error}");
+    let error = read(&LINES.replace(r#"Recording":1"#, r#"Recording":2"#)).unwrap_err();
+    assert!(error.starts_with("a.jsonl: is a recording of format 2"), "{error}");
+}
