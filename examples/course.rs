@@ -16,6 +16,7 @@ use stage::{Flags, Outcome, Stage, say, wait_for_enter};
 use terminal_size::{Width, terminal_size_of};
 
 mod naive;
+mod recording;
 mod reflector;
 mod stage;
 

@@ -18,6 +18,7 @@ use std::{
 use clap::{Args, builder::NonEmptyStringValueParser};
 use http::Method;
 use listwatch::{
+    advanced::Tap,
     client::{self, Body, Client, Config, CurlFrom, Env, Options, Request},
     resource::{kinds::ConfigMap, list::List},
     store::{Change, Listening, Store},
@@ -37,6 +38,8 @@ use tokio::{
     time::Instant,
 };
 
+use crate::recording::{Recorded, Recording};
+
 /// The path at which the embedded API server takes faults.
 const FAULTS: &str = "/listwatch/faults";
 
@@ -45,6 +48,9 @@ const SHOWN_MAX: usize = 200;
 
 /// The user without permissions.
 const NOBODY: &str = "listwatch-course";
+
+/// The client of a recording that reads. Its writes are those of others.
+const LESSON: &str = "lesson";
 
 /// The heads of a usual answer, of one that is cut, and of a server that does not answer: see [`Another::ask`].
 pub(crate) const OK: &str = "200 OK";
@@ -76,6 +82,9 @@ pub(crate) struct Flags {
     /// Explain what follows from each answer, as `listwatch watch --explain` does
     #[arg(long)]
     explain: bool,
+    /// Record the requests of the lesson and their answers, for `listwatch lens FILE`
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
 }
 
 impl Flags {
@@ -86,7 +95,7 @@ impl Flags {
         }
         let (kubeconfig, context) = (self.kubeconfig.clone(), self.context.clone());
         if kubeconfig.is_some() || context.is_some() {
-            connect(&Options { kubeconfig, context, ..Options::default() }, false)?;
+            connect(&Options { kubeconfig, context, ..Options::default() }, false, None)?;
         }
         Ok(())
     }
@@ -172,6 +181,8 @@ pub(crate) struct Stage {
     /// Whether the server is an embedded one, which takes faults.
     takes_faults: bool,
     explain: bool,
+    /// With `--record`.
+    recording: Option<Arc<Recording>>,
     /// Of [`Stage::client`], with `--explain`.
     explained: Option<Arc<Explained<Keep>>>,
     limit: Duration,
@@ -203,6 +214,7 @@ impl Stage {
                 ensure!(stage.fault(&faults).await?, "only the embedded API server takes --fault");
             }
             stage.starts_to_count();
+            stage.recording.iter().for_each(|recording| recording.start());
             let outcome = tokio::select! {
                 outcome = lesson(&stage) => outcome,
                 () = stage.late() => {
@@ -225,6 +237,8 @@ impl Stage {
             _ = hangup.recv() => Err("no terminal".into()),
         };
         let outcome = outcome.and(show_explanations().map_err(Into::into));
+        let written = stage.recording.as_ref().map(|recording| recording.write(stage.client.server()));
+        let outcome = outcome.and(written.transpose().map(drop).map_err(Into::into));
         if stage.takes_faults {
             let end = Request::get(FAULTS).sends(Method::DELETE, "text/plain", Vec::new());
             let _ = stage.writer.send(end).await;
@@ -233,7 +247,13 @@ impl Stage {
         outcome.and(stage.writer.send(end).await.map(drop).map_err(Into::into))
     }
 
-    async fn new(Flags { mut kubeconfig, context, explain, limit, .. }: Flags) -> Outcome<Stage> {
+    async fn new(Flags { mut kubeconfig, context, explain, limit, record, .. }: Flags) -> Outcome<Stage> {
+        let recording = match record {
+            Some(path) => Some(Arc::new(
+                Recording::create(&path).map_err(|error| format!("--record {}: {error}", path.display()))?,
+            )),
+            None => None,
+        };
         let dir = TempDir::new()?;
         let mut server = None;
         if kubeconfig.is_none() && context.is_none() {
@@ -243,10 +263,11 @@ impl Stage {
             (kubeconfig, server) = (Some(path), Some(started));
         }
         let mut options = Options { kubeconfig, context, ..Options::default() };
-        let (writer, _) = connect(&options, false)?;
-        let (client, explained) = connect(&options, explain)?;
+        let by = |user| recording.clone().map(|recording| (recording, user));
+        let (writer, _) = connect(&options, false, by("others"))?;
+        let (client, explained) = connect(&options, explain, by(LESSON))?;
         options.act_as = Some(NOBODY.to_owned());
-        let (nobody, _) = connect(&options, explain)?;
+        let (nobody, _) = connect(&options, explain, by(NOBODY))?;
         match server {
             Some(_) => {
                 say!(
@@ -272,6 +293,7 @@ impl Stage {
             asked,
             takes_faults,
             explain,
+            recording,
             explained,
             limit,
             deadline: Cell::new(None),
@@ -561,9 +583,10 @@ impl Stage {
         fs::write(&kubeconfig, format!("clusters: [{{name: it, cluster: {{server: 'http://{address}'}}}}]"))?;
         let mut options =
             Options { kubeconfig: Some(kubeconfig), cluster: Some("it".to_owned()), ..Options::default() };
-        let (client, _) = connect(&options, self.explain)?;
+        let by_lesson = || self.recording.clone().map(|recording| (recording, LESSON));
+        let (client, _) = connect(&options, self.explain, by_lesson())?;
         options.request_timeout = Some(Duration::from_secs(1));
-        let (impatient, _) = connect(&options, self.explain)?;
+        let (impatient, _) = connect(&options, self.explain, by_lesson())?;
         let (answer, wanted) = watch::channel(None);
         let mut server = JoinSet::new();
         server.spawn(async move {
@@ -657,15 +680,24 @@ async fn serve(mut connection: TcpStream, answer: Option<String>) -> io::Result<
 /// Keeps a sentence until it is shown.
 type Keep = fn(&str);
 
-/// Connects. `explain`: says what follows from each answer.
-fn connect(options: &Options, explain: bool) -> Outcome<(Client, Option<Arc<Explained<Keep>>>)> {
-    let config = Config::load(options, &Env::from_process())?;
-    let keep: Keep = |sentence| SENTENCES.with_borrow_mut(|sentences| sentences.push(sentence.to_owned()));
-    if !explain {
-        return Ok((Client::new(config)?, None));
+/// Connects. `explain`: says what follows from each answer. `recorded`: where the exchanges go, and by whom they are.
+fn connect(
+    options: &Options,
+    explain: bool,
+    recorded: Option<(Arc<Recording>, &'static str)>,
+) -> Outcome<(Client, Option<Arc<Explained<Keep>>>)> {
+    let (mut config, mut explaining) = (Config::load(options, &Env::from_process())?, None);
+    if explain {
+        let keep: Keep =
+            |sentence| SENTENCES.with_borrow_mut(|sentences| sentences.push(sentence.to_owned()));
+        let (explained_config, explained) = explained(config, keep);
+        (config, explaining) = (explained_config, Some(explained));
     }
-    let (config, explained) = explained(config, keep);
-    Ok((Client::new(config)?, Some(explained)))
+    if let Some((recording, user)) = recorded {
+        let next = explaining.clone().map(|explained| explained as Arc<dyn Tap>);
+        config = config.with_tap(Arc::new(Recorded { recording, user, next }));
+    }
+    Ok((Client::new(config)?, explaining))
 }
 
 /// Sends a request, and returns the answer as JSON.

@@ -122,7 +122,7 @@ impl From<Entry> for Written {
     }
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Sent {
     pub method: String,
     /// With the query.
@@ -131,6 +131,9 @@ pub struct Sent {
     pub accept: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub body: String,
+    /// Who sent it, in a recording of several clients.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub user: String,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -158,6 +161,10 @@ pub enum AnswerEnd {
 }
 
 impl Sent {
+    fn get(path: String) -> Sent {
+        Sent { method: "GET".to_owned(), path, ..Sent::default() }
+    }
+
     fn new(request: &Request) -> Sent {
         let is_plain = request.accept == "application/json";
         Sent {
@@ -165,6 +172,7 @@ impl Sent {
             path: request.target(),
             accept: if is_plain { String::new() } else { request.accept.to_string() },
             body: String::from_utf8_lossy(&request.body).into_owned(),
+            user: String::new(),
         }
     }
 }
@@ -427,7 +435,7 @@ fn curl_output(text: &str) -> Result<Recorded, String> {
         return Err("is neither a recording nor an answer of an API server: no `type`, no `kind`".to_owned());
     }
     let path = if is_watch { "?watch=1" } else { "" }.to_owned();
-    let sent = Sent { method: "GET".to_owned(), path, accept: String::new(), body: String::new() };
+    let sent = Sent::get(path);
     let mut recorder =
         Recorder { rest: Vec::new(), is_secret: false, is_watch, is_list: !is_watch, is_refused: false };
     let body = recorder.chunk(text.as_bytes());
@@ -463,9 +471,7 @@ fn journal(text: &str) -> Result<Recorded, String> {
         };
         let path = collection_path(&event);
         let exchange = paths.iter().position(|one| *one == path).unwrap_or_else(|| {
-            let (method, path_and_query) = ("GET".to_owned(), format!("{path}?watch=1"));
-            let sent = Sent { method, path: path_and_query, accept: String::new(), body: String::new() };
-            add(paths.len(), What::Request(sent));
+            add(paths.len(), What::Request(Sent::get(format!("{path}?watch=1"))));
             paths.push(path);
             paths.len() - 1
         });

@@ -16,7 +16,7 @@ use listwatch::client::{Client, Request};
 use listwatch_apiserver::{ApiServer, Fault, Options};
 use listwatch_control_plane::{ControlPlane, Http, PATIENCE, assets, has_assets};
 use regex::Regex;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
@@ -826,6 +826,27 @@ async fn lesson_10_follows_other_lessons_on_one_server() {
             run(course().args([lesson, "--kubeconfig"]).arg(&cluster.kubeconfig)).await;
         assert_eq!((code, &*stderr), (Some(0), ""), "{stdout}");
     }
+}
+
+/// The clients of the recording say who wrote what the lesson sees. What the stage sends before the lesson is not in it.
+#[tokio::test]
+async fn a_lesson_is_recorded_for_the_lens() {
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("lesson.jsonl");
+    let mut record = course();
+    record.args(["4", "--record"]).arg(&file);
+    let (code, stdout, stderr) = run(&mut record).await;
+    assert_eq!((code, &*stderr), (Some(0), ""), "{stdout}");
+    let mut lens = Command::new(env!("CARGO_BIN_EXE_listwatch"));
+    let (code, report, stderr) = run(lens.args(["lens", "--output=json"]).arg(&file)).await;
+    assert_eq!(code, Some(0), "{stderr}");
+    let report: Value = serde_json::from_str(&report).unwrap();
+    assert_eq!(report["clients"], json!(["others", "lesson"]), "{report:#}");
+    let verbs: Value =
+        report["writes"].as_array().unwrap().iter().map(|write| write["verb"].clone()).collect();
+    assert_eq!(verbs, json!(["create", "create", "patch", "delete"]), "{report:#}");
+    let (code, _, stderr) = run(&mut record).await;
+    assert!(code == Some(1) && stderr.contains("lesson.jsonl: File exists"), "{stderr}");
 }
 
 #[tokio::test]

@@ -22,7 +22,7 @@ use serde_json::Value;
 
 use super::{Effect, Event, Recording, Request, audit, object, text, version};
 
-/// The client of a recording.
+/// The client of a recording that does not name it.
 const CLIENT: &str = "listwatch";
 
 /// Adds the exchanges of a recording. Its times are those since its start, whose date it does not have. A request without an answer is left out.
@@ -67,12 +67,13 @@ fn request(id: u64, (received, sent): (SystemTime, Sent), answered: SystemTime, 
     let group = place.resource.get(1).filter(|_| place.resource.len() == 4);
     let [namespace, name, subresource] =
         [place.namespace, place.name, place.subresource].map(|part| part.unwrap_or_default().to_owned());
+    let user = if sent.user.is_empty() { CLIENT.to_owned() } else { sent.user };
     Request {
         id,
         received,
         answered,
-        client: CLIENT.to_owned(),
-        user: CLIENT.to_owned(),
+        client: user.clone(),
+        user,
         method: sent.method,
         resource: group
             .map_or_else(|| place.plural().to_owned(), |group| format!("{}.{group}", place.plural())),
