@@ -52,7 +52,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use ::http::Method;
+use ::http::{HeaderName, Method};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -303,6 +303,21 @@ impl Client {
             );
         }
         self.transport.open(&request).await.map_err(|cause| request.about(cause))
+    }
+
+    /// Sends a request of another program with the credentials of this client, without a deadline, and returns any answer, also a refusal. For
+    /// proxies: the headers of the request must have no `Authorization`. If this client acts as another user, the other program cannot.
+    #[doc(hidden)]
+    pub async fn forward(&self, mut request: Request) -> Result<(Head, Body), Error> {
+        if !self.transport.config.impersonate.is_empty() {
+            // Its `Impersonate-Group` would give that user the rights of the group.
+            let is_other = |name: &&HeaderName| name.as_str().starts_with("impersonate-");
+            let others: Vec<HeaderName> = request.headers.keys().filter(is_other).cloned().collect();
+            for name in others {
+                request.headers.remove(name);
+            }
+        }
+        self.transport.forward(&request).await.map_err(|cause| request.about(cause))
     }
 }
 

@@ -3,7 +3,8 @@
 //! ```text
 //! call  ─► once, with a deadline; again after a temporary failure (retry.rs)  ─► the whole answer
 //! open  ─► once, with a deadline for the head of the answer                   ─► a stream without a deadline
-//! both  ─► once more after a 401, with the credential read again (auth.rs)
+//! forward ─► once, without a deadline, for another program                    ─► any answer, also a refusal, as a stream
+//! all   ─► once more after a 401, with the credential read again (auth.rs)
 //! ```
 //!
 //! The connections themselves are in [`connections`](super::connections).
@@ -250,8 +251,37 @@ impl Transport {
         }
     }
 
-    /// Sends a request, and returns the head of a 2xx answer. Sends `GET /version` first if the connection is not open.
+    /// Sends the request of another program, and returns the head of any answer, however late. Sends it again only after a 401.
+    pub(super) async fn forward(&self, request: &Request) -> Result<(Head, Body), Cause> {
+        let attempt = async |credential: &Credential| {
+            let connection = self.connections.for_stream(&self.config, credential).map_err(Cause::Other)?;
+            let reply = self.any_answer(&connection, request, credential).await?;
+            Ok((Head::of(&reply.response), Body { reply, connection, object: request.path.clone() }))
+        };
+        let credential = self.credentials.current().await.map_err(Cause::Other)?;
+        let answer = attempt(&credential).await?;
+        if answer.0.status != 401 {
+            return Ok(answer);
+        }
+        match self.credentials.renew(&credential).await {
+            Ok(Some(renewed)) => attempt(&renewed).await,
+            Ok(None) | Err(_) => Ok(answer),
+        }
+    }
+
+    /// Sends a request, and returns the head of a 2xx answer.
     async fn exchange(
+        &self,
+        connection: &Connection,
+        request: &Request,
+        credential: &Credential,
+    ) -> Result<Reply, Cause> {
+        let reply = self.any_answer(connection, request, credential).await?;
+        if reply.response.status().is_success() { Ok(reply) } else { Err(self.refused(reply).await) }
+    }
+
+    /// Sends a request, and returns the head of any answer. Sends `GET /version` first if the connection is not open.
+    async fn any_answer(
         &self,
         connection: &Connection,
         request: &Request,
@@ -288,8 +318,7 @@ impl Transport {
             version: response.version(),
             headers: response.headers(),
         });
-        let reply = Reply { response, exchange };
-        if code.is_success() { Ok(reply) } else { Err(self.refused(reply).await) }
+        Ok(Reply { response, exchange })
     }
 
     async fn refused(&self, mut reply: Reply) -> Cause {
@@ -314,14 +343,15 @@ impl Transport {
         let mut builder = connection
             .http
             .request(request.method.clone(), url(&self.base, request))
-            .headers(self.config.impersonate.clone())
             .header(USER_AGENT, AGENT)
             .header(ACCEPT, request.accept.as_ref());
-        if let Some(authorization) = &credential.authorization {
-            builder = builder.header(AUTHORIZATION, authorization);
-        }
         if !request.body.is_empty() {
             builder = builder.header(CONTENT_TYPE, request.content_type.as_ref()).body(request.body.clone());
+        }
+        // These replace what is there.
+        builder = builder.headers(request.headers.clone()).headers(self.config.impersonate.clone());
+        if let Some(authorization) = &credential.authorization {
+            builder = builder.header(AUTHORIZATION, authorization);
         }
         builder
     }

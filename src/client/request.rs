@@ -23,6 +23,8 @@ pub struct Request {
     pub accept: Cow<'static, str>,
     /// The media type of the body.
     pub content_type: Cow<'static, str>,
+    /// More headers. They replace those above, and `User-Agent`.
+    pub headers: HeaderMap,
     /// Empty: no body.
     pub body: Bytes,
 }
@@ -30,7 +32,7 @@ pub struct Request {
 /// The head of an answer.
 #[derive(Clone, Debug)]
 pub struct Head {
-    /// HTTP status code, 2xx.
+    /// HTTP status code: 2xx, but for [`Client::forward`](super::Client::forward).
     pub status: u16,
     /// HTTP headers.
     pub headers: HeaderMap,
@@ -64,6 +66,7 @@ impl Request {
             query: Vec::new(),
             accept: JSON.into(),
             content_type: JSON.into(),
+            headers: HeaderMap::new(),
             body: Bytes::new(),
         }
     }

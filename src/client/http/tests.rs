@@ -3,7 +3,7 @@
 use std::{collections::VecDeque, sync::Mutex};
 
 use http::Method;
-use reqwest::header::{HeaderMap, WARNING};
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue, WARNING};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::TcpListener,
@@ -449,6 +449,29 @@ async fn a_path_before_every_other_and_a_query_are_kept() {
 }
 
 #[tokio::test]
+async fn a_forwarded_request_keeps_its_headers_but_acts_as_nobody_else() {
+    let as_jane = |mut config: Config| {
+        config.impersonate("Impersonate-User", "jane").expect("a header");
+        config
+    };
+    let (client, script, _server) = configured(&[BUSY], as_jane).await;
+    let headers =
+        [("user-agent", "pages"), ("impersonate-user", "root"), ("impersonate-group", "system:masters")];
+    let mut request = Request::get("/x");
+    request.headers = headers
+        .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)))
+        .into_iter()
+        .collect();
+    let (head, mut body) = client.forward(request).await.expect("an answer");
+    assert_eq!(
+        (head.status, body.chunk().await.expect("a body").expect("a piece").as_ref()),
+        (429, &b"later"[..])
+    );
+    let sent = ["user-agent: ", "impersonate-user: ", "impersonate-group: "].map(|name| script.header(name));
+    assert_eq!(sent, [vec!["pages"], vec!["jane"], vec![]]);
+}
+
+#[tokio::test]
 async fn a_closed_port_is_a_connection_error_with_a_remedy() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
@@ -558,6 +581,18 @@ mod tls {
         let line = error.to_string();
         assert!(line.contains("does not accept user u of context c") && !line.contains("two"), "{line}");
         assert_eq!(script.asked().len(), 5);
+    }
+
+    #[tokio::test]
+    async fn a_forwarded_request_is_repeated_after_a_401_and_returns_the_second_one() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (script, _server) = server(dir.path(), &[REFUSED, FINE, REFUSED, REFUSED]).await;
+        let client = connect(dir.path());
+        for code in [200, 401] {
+            let (head, _) = client.forward(request(Method::GET)).await.expect("an answer");
+            assert_eq!(head.status, code);
+        }
+        assert_eq!(script.asked(), ["GET /x"; 4]);
     }
 
     #[tokio::test]
