@@ -107,11 +107,13 @@ use bytes::Bytes;
 use hyper::body::Body;
 use tokio::net::TcpListener;
 
+#[doc(hidden)]
+pub use crate::http::server::Identity;
 use crate::{
     authorization::ADMIN,
     clock::Clock,
     faults::Faults,
-    http::server::{self, Identity, Tasks},
+    http::server::{self, Tasks},
     records::Latest,
     state::{REQUESTS_MAX, Server},
     storage::{Storage, lock},
@@ -192,7 +194,7 @@ impl ApiServer {
     pub async fn start(options: Options) -> io::Result<ApiServer> {
         let listener = TcpListener::bind(("127.0.0.1", options.port)).await?;
         let port = listener.local_addr()?.port();
-        let identity = Identity::new().map_err(io::Error::other)?;
+        let identity = Identity::new(&["h2", "http/1.1"]).map_err(io::Error::other)?;
         let server = ApiServer::new(&options, Clock::new(SystemTime::now()), identity.ca_pem, port);
         let accept =
             server::accept(listener, identity.acceptor, Arc::clone(&server.server), server.tasks.clone());
@@ -330,23 +332,7 @@ impl ApiServer {
     }
 
     fn kubeconfig_with(&self, user: &str, token: &str) -> String {
-        let (url, ca) = (self.url(), BASE64_STANDARD.encode(&self.ca_pem));
-        // In quotes, with the escapes of JSON, which YAML has as well.
-        let user = serde_json::Value::from(user);
-        format!(
-            "apiVersion: v1\n\
-             kind: Config\n\
-             current-context: listwatch\n\
-             contexts:\n\
-             - name: listwatch\n  \
-               context: {{cluster: listwatch, user: {user}, namespace: default}}\n\
-             clusters:\n\
-             - name: listwatch\n  \
-               cluster: {{server: \"{url}\", certificate-authority-data: {ca}}}\n\
-             users:\n\
-             - name: {user}\n  \
-               user: {{token: \"{token}\"}}\n"
-        )
+        kubeconfig(&self.url(), &self.ca_pem, "default", user, token)
     }
 
     /// The records of the latest 100,000 answered requests, oldest first. A watch is recorded when it opens.
@@ -478,6 +464,29 @@ impl ApiServer {
     pub async fn stop(&self) {
         self.tasks.stop().await;
     }
+}
+
+/// The text of a kubeconfig, for any client.
+#[doc(hidden)]
+#[must_use]
+pub fn kubeconfig(url: &str, ca_pem: &str, namespace: &str, user: &str, token: &str) -> String {
+    let ca = BASE64_STANDARD.encode(ca_pem);
+    // In quotes, with the escapes of JSON, which YAML has as well.
+    let [namespace, user] = [namespace, user].map(serde_json::Value::from);
+    format!(
+        "apiVersion: v1\n\
+         kind: Config\n\
+         current-context: listwatch\n\
+         contexts:\n\
+         - name: listwatch\n  \
+           context: {{cluster: listwatch, user: {user}, namespace: {namespace}}}\n\
+         clusters:\n\
+         - name: listwatch\n  \
+           cluster: {{server: \"{url}\", certificate-authority-data: {ca}}}\n\
+         users:\n\
+         - name: {user}\n  \
+           user: {{token: \"{token}\"}}\n"
+    )
 }
 
 /// Random bytes in a token: 256 bits cannot be guessed.

@@ -72,20 +72,27 @@ const IDLE_MAX: Duration = HEAD_MAX;
 const HTTP2_STREAMS_MAX: u32 = 100;
 const HTTP2_WINDOW_BYTES: u32 = 256 * 1024;
 
-/// The certificate authority of this server, and the server certificate.
-pub(crate) struct Identity {
-    pub(crate) ca_pem: String,
-    pub(crate) acceptor: TlsAcceptor,
+/// A new certificate authority, and the certificate of a server on loopback.
+pub struct Identity {
+    /// The certificate authority, for clients.
+    pub ca_pem: String,
+    /// Speaks TLS with the certificate.
+    pub acceptor: TlsAcceptor,
 }
 
 impl Identity {
-    /// Generating an elliptic-curve key (P-256) is fast; RSA would take longer than the rest of the start.
-    pub(crate) fn new() -> Result<Identity, String> {
+    /// For a server of these protocols, such as `http/1.1`.
+    ///
+    /// # Errors
+    ///
+    /// If the certificates cannot be made.
+    pub fn new(protocols: &[&str]) -> Result<Identity, String> {
         let text = |error: &dyn Display| error.to_string();
         let mut params = CertificateParams::new(Vec::new()).map_err(|error| text(&error))?;
         params.distinguished_name.push(DnType::CommonName, "listwatch embedded CA");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
+        // An elliptic-curve key (P-256) is fast to generate; RSA would take longer than the rest of the start.
         let ca_key = KeyPair::generate().map_err(|error| text(&error))?;
         let ca = params.self_signed(&ca_key).map_err(|error| text(&error))?;
         let issuer = Issuer::new(params, ca_key);
@@ -106,7 +113,7 @@ impl Identity {
             .with_no_client_auth()
             .with_single_cert(vec![certificate.der().clone(), ca.der().clone()], key)
             .map_err(|error| text(&error))?;
-        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
         Ok(Identity { ca_pem: ca.pem(), acceptor: TlsAcceptor::from(Arc::new(config)) })
     }
 }
