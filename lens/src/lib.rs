@@ -14,18 +14,22 @@
 //! ```
 //!
 //! ```text
-//! recording  requests, writes and events: from a journal of the scorecard, its files, or an audit log (recording/audit)
+//! recording  requests, writes and events: from a journal of the scorecard, its files, an audit log (recording/audit), or the proxy (recording/recorder)
 //! why        the events that can have caused each write, the likeliest first
 //! findings   the rules: each finds one mistake of a client
 //! report     findings and writes, as text and JSON
 //! document   what the page shows: all entries, and the report
 //! page       its files, and one HTML file with everything in it
 //! live       the page while the operator runs: a server on loopback (live/access: who may see it; live/news: what it sends; live/controls: stop and step)
+//! cluster    a proxy that records what an operator says to a cluster
+//! connections accepts them, for the page and for the proxy
 //! ```
 //!
 //! Two kinds of facts are kept apart. What was sent, when, and what it changed is recorded, and certain. That an event is the cause of a write
 //! is a conclusion: from what the client was sent since the cause of its last write to the object, and from who owns what.
 
+mod cluster;
+mod connections;
 mod document;
 mod findings;
 pub mod page;
@@ -35,6 +39,7 @@ mod report;
 mod why;
 
 pub use self::{
+    cluster::Proxy,
     document::document,
     findings::{Entry, Finding, Severity},
     live::{EVENTS_MAX, Live, Operator, Restart},

@@ -48,7 +48,7 @@ pub use self::{
     controls::{Operator, Restart},
     news::EVENTS_MAX,
 };
-use crate::{Report, page};
+use crate::{Report, connections, page};
 
 /// How often the record is read, if it is quickly read.
 const TICK: Duration = Duration::from_millis(100);
@@ -120,10 +120,11 @@ impl Live {
         }
         let page = Arc::new(Page { access, controls, news: watch::Sender::new(news) });
         let reader = Arc::new(Mutex::new(reader));
-        let mut connections = JoinSet::new();
+        let (mut connections, each) = (JoinSet::new(), Arc::clone(&page));
+        let serve = |stream| connection(stream, Arc::clone(&each));
         let why = tokio::select! {
             why = end => why,
-            never = accept(&listener, &page, &mut connections) => match never {},
+            never = connections::accept(&listener, &mut connections, CONNECTIONS_MAX, serve) => match never {},
             never = repeat(TICK, || read(&reader, &page)) => match never {},
             never = repeat(REPORT_PAUSE, || judge(&reader, &page)) => match never {},
         };
@@ -172,23 +173,7 @@ fn locked(reader: &Mutex<Reader>) -> MutexGuard<'_, Reader> {
     reader.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Accepts connections, each for one request.
-async fn accept(listener: &TcpListener, page: &Arc<Page>, connections: &mut JoinSet<()>) -> Infallible {
-    loop {
-        tokio::select! {
-            Some(_) = connections.join_next() => {}
-            accepted = listener.accept() => match accepted {
-                Ok((stream, _)) if connections.len() < CONNECTIONS_MAX => {
-                    connections.spawn(connection(stream, Arc::clone(page)));
-                }
-                Ok(_) => {}
-                // Usually no file descriptor is free.
-                Err(_) => sleep(TICK).await,
-            },
-        }
-    }
-}
-
+/// Answers one request.
 async fn connection(stream: TcpStream, page: Arc<Page>) {
     let service = service_fn(async |request| Ok::<_, Infallible>(answer(request, &page).await));
     let mut http = http1::Builder::new();

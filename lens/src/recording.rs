@@ -1,7 +1,7 @@
 //! What happened: the requests of all clients, the writes that changed objects, and the events that watches sent.
 //!
-//! It is read from lines of JSON, as the records of the embedded API server have them, or from an [audit] log of kube-apiserver, or
-//! from the recorded [exchanges] of one client:
+//! It is read from lines of JSON, as the records of the embedded API server have them, from an [audit] log of kube-apiserver, or from the
+//! recorded [exchanges] of one client; or it is made by the [recorder] of a proxy:
 //!
 //! ```text
 //! {"id":7,"method":"PATCH","target":"/api/v1/namespaces/default/configmaps/a","status":200,"user":"operator-1",…}
@@ -11,16 +11,22 @@
 
 mod audit;
 mod exchanges;
+mod objects;
+mod recorder;
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
-    fmt,
+    fmt, mem,
+    sync::Arc,
     time::{Duration, SystemTime},
 };
 
+use listwatch_apiserver::{changed_paths, field_managers};
 use listwatch_scorecard::Journal;
 use listwatch_study::record;
 use serde_json::Value;
+
+pub(crate) use recorder::{Exchange, Recorder};
 
 /// A request, and its answer.
 #[derive(Clone, Debug)]
@@ -61,9 +67,9 @@ pub(crate) enum Effect {
 pub(crate) struct Write {
     pub(crate) version: u64,
     pub(crate) time: SystemTime,
-    /// The client. Empty for the server's controllers.
+    /// The client, or the field manager of one whose requests are not recorded. Empty for the server's controllers.
     pub(crate) client: String,
-    /// The id of the request. 0 for the server's controllers.
+    /// The id of the request. 0 if it is not recorded.
     pub(crate) request: u64,
     /// `ADDED`, `MODIFIED` or `DELETED`
     pub(crate) event: String,
@@ -71,7 +77,7 @@ pub(crate) struct Write {
     resource: String,
     /// `deployments.apps/default/web`
     pub(crate) object: String,
-    pub(crate) value: Value,
+    pub(crate) value: Arc<Value>,
     pub(crate) changed: Vec<String>,
     /// Who owns each of the changed fields. Empty if it is unknown.
     pub(crate) managers: Vec<String>,
@@ -102,6 +108,8 @@ pub struct Recording {
     pub(crate) writes: Vec<Write>,
     /// By time.
     pub(crate) events: Vec<Event>,
+    /// The last states of objects that were only read. By object: `deployments.apps/default/web`.
+    pub(crate) states: HashMap<String, Arc<Value>>,
     /// Whether the events are not recorded, and follow from the writes and the watches.
     pub(crate) infers_events: bool,
     /// Until when the operator surely ran, if it is known.
@@ -164,6 +172,7 @@ impl Recording {
             requests: watches.chain(new).cloned().collect(),
             writes: self.writes[begin(self.writes.len())..].to_vec(),
             events: self.events[begin(self.events.len())..].to_vec(),
+            states: self.states.clone(),
             started: Some(self.start()),
             ..Recording::default()
         };
@@ -176,9 +185,14 @@ impl Recording {
         self.requests.drain(..self.requests.len().saturating_sub(requests));
         self.writes.drain(..self.writes.len().saturating_sub(writes));
         self.events.drain(..self.events.len().saturating_sub(events));
-        self.requests.iter_mut().for_each(|request| request.is_new = false);
-        self.writes.iter_mut().for_each(|write| write.is_new = false);
-        self.events.iter_mut().for_each(|event| event.is_new = false);
+        self.set_new(false);
+    }
+
+    /// Says of all whether it is new.
+    pub(crate) fn set_new(&mut self, is_new: bool) {
+        self.requests.iter_mut().for_each(|request| request.is_new = is_new);
+        self.writes.iter_mut().for_each(|write| write.is_new = is_new);
+        self.events.iter_mut().for_each(|event| event.is_new = is_new);
     }
 
     /// Reads files, each a name and a text: a recording of a client, or lines of a record or of an audit log, in any order.
@@ -298,11 +312,18 @@ impl Recording {
     /// Sorts the events, and gives each its number if it has none.
     fn number_events(&mut self) {
         self.events.sort_by_key(|event| event.time);
-        for event in self.events.iter_mut().filter(|event| event.unique_micros == 0) {
-            let micros = between(SystemTime::UNIX_EPOCH, event.time).as_micros();
-            self.last_micros = u64::try_from(micros).unwrap_or(u64::MAX).max(self.last_micros + 1);
-            event.unique_micros = self.last_micros;
+        let mut events = mem::take(&mut self.events);
+        for event in events.iter_mut().filter(|event| event.unique_micros == 0) {
+            event.unique_micros = self.next_micros(event.time);
         }
+        self.events = events;
+    }
+
+    /// See [`Event::unique_micros`].
+    fn next_micros(&mut self, time: SystemTime) -> u64 {
+        let micros = between(SystemTime::UNIX_EPOCH, time).as_micros();
+        self.last_micros = u64::try_from(micros).unwrap_or(u64::MAX).max(self.last_micros + 1);
+        self.last_micros
     }
 
     /// The clients whose requests are judged: not the administrator of the embedded server, and no component of Kubernetes.
@@ -350,6 +371,30 @@ pub(crate) fn is_component(user: &str) -> bool {
 // A JavaScript number holds them: the largest are three times the microseconds since 1970.
 
 impl Write {
+    /// The write of a request, whose answer is the object. The changed fields are not known yet.
+    fn of(request: &Request, value: Value) -> Write {
+        Write {
+            version: version(&value["metadata"]["resourceVersion"]),
+            // The next request can come before the answer is recorded.
+            time: request.received,
+            client: request.client.clone(),
+            request: request.id,
+            event: if request.status == 201 { "ADDED" } else { "MODIFIED" }.to_owned(),
+            resource: request.resource.clone(),
+            object: request.object(),
+            changed: Vec::new(),
+            managers: Vec::new(),
+            value: Arc::new(value),
+            is_new: true,
+        }
+    }
+
+    /// Takes the fields that changed since an earlier state, and who owns them.
+    fn compare(&mut self, before: &Value) {
+        self.changed = changed_paths(before, &self.value);
+        self.managers = field_managers(&self.value, &self.changed);
+    }
+
     pub(crate) fn number(&self) -> u64 {
         self.version * 3 + 1
     }
@@ -398,6 +443,19 @@ impl Request {
     /// Whether it is a PUT or PATCH that was accepted.
     fn updates(&self) -> bool {
         self.writes() && ["PUT", "PATCH"].contains(&&*self.method) && self.status == 200
+    }
+
+    /// Takes the name of the written object from the answer. Returns its version; `None`: the answer is not the whole object.
+    fn written(&mut self, answer: &Value) -> Option<u64> {
+        let metadata = &answer["metadata"];
+        let (name, version) = (text(&metadata["name"]), version(&metadata["resourceVersion"]));
+        // The answer of another subresource, such as `scale`, is of another kind.
+        let has_object = ["", "status"].contains(&&*self.subresource) && !name.is_empty() && version > 0;
+        if !self.writes() || self.status >= 300 || !has_object {
+            return None;
+        }
+        self.name = name;
+        Some(version)
     }
 
     /// `deployments.apps/default/web`
@@ -473,7 +531,7 @@ fn write(line: &Value) -> Option<Write> {
         resource,
         changed: line["changed"].as_array()?.iter().map(text).collect(),
         managers: line["managers"].as_array().into_iter().flatten().map(text).collect(),
-        value: line["object"].clone(),
+        value: Arc::new(line["object"].clone()),
         is_new: true,
     })
 }

@@ -77,8 +77,10 @@ struct Family {
 
 /// The writes of each client, in the order in which they came, and why.
 pub(crate) fn writes<'a>(recording: &'a Recording, client: &str) -> Vec<Why<'a>> {
+    let read = recording.states.iter().map(|(object, value)| (&**object, value));
+    let written = recording.writes.iter().map(|write| (&*write.object, &write.value));
     let families: HashMap<&str, Family> =
-        recording.writes.iter().map(|write| (&*write.object, family(&write.value))).collect();
+        read.chain(written).map(|(object, value)| (object, family(value))).collect();
     let is_own = |event: &&Event| recording.request(event.watch).is_some_and(|watch| watch.client == client);
     let is_change = |event: &&Event| ["ADDED", "MODIFIED", "DELETED"].contains(&&*event.event);
     let events: Vec<&Event> = recording.events.iter().filter(is_change).filter(is_own).collect();
@@ -154,7 +156,8 @@ fn ranked(mut causes: Vec<Cause<'_>>) -> Vec<Cause<'_>> {
 fn source(recording: &Recording, event: &Event, client: &str) -> Source {
     let Some(write) = recording.write_of(event) else { return Source::Other };
     match recording.request(write.request) {
-        None => Source::Controller,
+        None if write.client.is_empty() => Source::Controller,
+        None => Source::Other,
         Some(request) if request.client == client => Source::Itself,
         Some(request) if is_component(&request.user) => Source::Controller,
         Some(_) => Source::Other,

@@ -5,12 +5,14 @@
 //!  "objectRef":{"resource":"pages","apiGroup":"example.com","namespace":"default","name":"a"},"responseStatus":{"code":200},"responseObject":{…},…}
 //! ```
 
-use std::collections::{HashMap, HashSet, hash_map::Entry};
+use std::{
+    collections::{HashMap, HashSet, hash_map::Entry},
+    sync::Arc,
+};
 
-use listwatch_apiserver::{changed_paths, field_managers};
 use serde_json::Value;
 
-use super::{Effect, Event, Recording, Request, Write, client, text, time, version};
+use super::{Effect, Event, Recording, Request, Write, client, text, time};
 
 /// Adds what the lines of an audit log say.
 pub(super) fn add(recording: &mut Recording, lines: &[Value]) {
@@ -81,46 +83,23 @@ pub(super) fn written(
     answer: &Value,
     known: &mut HashSet<(String, u64)>,
 ) -> Option<Write> {
-    let written = version(&answer["metadata"]["resourceVersion"]);
-    // The answer of another subresource, such as `scale`, is of another kind.
-    let has_object = ["", "status"].contains(&&*request.subresource);
-    if !request.writes() || request.status >= 300 || written == 0 || !has_object {
-        return None;
-    }
-    request.name = text(&answer["metadata"]["name"]);
+    let written = request.written(answer)?;
     if known.insert((request.object(), written)) {
-        return Some(write(request, answer.clone()));
+        return Some(Write::of(request, answer.clone()));
     }
     request.effect = Effect::Nothing;
     None
 }
 
-fn write(request: &Request, value: Value) -> Write {
-    Write {
-        version: version(&value["metadata"]["resourceVersion"]),
-        // The next request can come before the answer is in the log.
-        time: request.received,
-        client: request.client.clone(),
-        request: request.id,
-        event: "ADDED".to_owned(),
-        resource: request.resource.clone(),
-        object: request.object(),
-        changed: Vec::new(),
-        managers: Vec::new(),
-        value,
-        is_new: true,
-    }
-}
-
 /// The writes with the fields that changed since the write before.
 pub(super) fn with_changes(mut writes: Vec<Write>) -> Vec<Write> {
     writes.sort_by_key(|write| write.version);
-    let mut before: HashMap<String, Value> = HashMap::new();
+    let mut before: HashMap<String, Arc<Value>> = HashMap::new();
     for write in &mut writes {
-        let Some(before) = before.insert(write.object.clone(), write.value.clone()) else { continue };
-        write.event = "MODIFIED".to_owned();
-        write.changed = changed_paths(&before, &write.value);
-        write.managers = field_managers(&write.value, &write.changed);
+        if let Some(before) = before.insert(write.object.clone(), Arc::clone(&write.value)) {
+            write.event = "MODIFIED".to_owned();
+            write.compare(&before);
+        }
     }
     writes
 }

@@ -6,6 +6,7 @@
 #![allow(unreachable_pub, reason = "no crate uses a test binary")]
 
 mod browser;
+mod cluster;
 mod exchanges;
 mod live;
 mod operator;
@@ -26,6 +27,7 @@ use listwatch_lens::{Recording, Report};
 use listwatch_scorecard::{self as scorecard, Journal, Scorecard, Then};
 use reqwest::Method;
 use serde_json::{Value, json};
+use tempfile::TempDir;
 use tokio::sync::oneshot;
 
 use operator::Api;
@@ -195,8 +197,35 @@ async fn edit(api: &Api) {
     }
 }
 
+/// The text of a kubeconfig, as far as [`Api`] reads it.
+fn config(url: &str, ca_pem: &str, token: &str) -> String {
+    let ca = BASE64_STANDARD.encode(ca_pem);
+    format!("server: \"{url}\", certificate-authority-data: {ca}}}\ntoken: \"{token}\"}}\n")
+}
+
+async fn create_page(admin: &Api) {
+    let crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    assert_eq!(admin.send(Method::POST, crds, crd()).await.0, 201);
+    eventually("the kind", async || {
+        let (code, _) =
+            admin.send(Method::POST, "/apis/example.com/v1/namespaces/default/pages", page()).await;
+        [201, 409].contains(&code).then_some(())
+    })
+    .await;
+}
+
 /// A process that ends with the test.
 struct Killed(Child);
+
+/// The process of an operator, and the directory of its kubeconfig.
+fn start_operator(bug: &str, config: &str) -> (Killed, TempDir) {
+    let dir = tempfile::tempdir().unwrap();
+    let kubeconfig = dir.path().join("kubeconfig");
+    fs::write(&kubeconfig, config).unwrap();
+    let mut operator = Command::new(env::current_exe().unwrap());
+    operator.args(["--exact", "operator_process", "--ignored"]).env("BUG", bug).env("KUBECONFIG", kubeconfig);
+    (Killed(operator.spawn().unwrap()), dir)
+}
 
 impl Drop for Killed {
     fn drop(&mut self) {
@@ -211,28 +240,9 @@ async fn an_audit_log_of_kube_apiserver_names_the_loop_as_well() {
         return;
     }
     let control_plane = ControlPlane::start(Http::Any).await;
-    let config = |token: &str| {
-        let (url, ca) = (control_plane.url(), BASE64_STANDARD.encode(control_plane.ca_pem()));
-        format!("server: \"{url}\", certificate-authority-data: {ca}}}\ntoken: \"{token}\"}}\n")
-    };
-    let admin = Api::new(&config(ADMIN_TOKEN), "kubectl");
-    let crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
-    assert_eq!(admin.send(Method::POST, crds, crd()).await.0, 201);
-    eventually("the kind", async || {
-        let (code, _) =
-            admin.send(Method::POST, "/apis/example.com/v1/namespaces/default/pages", page()).await;
-        [201, 409].contains(&code).then_some(())
-    })
-    .await;
-    let dir = tempfile::tempdir().unwrap();
-    let kubeconfig = dir.path().join("kubeconfig");
-    fs::write(&kubeconfig, config(LENS_TOKEN)).unwrap();
-    let mut operator = Command::new(env::current_exe().unwrap());
-    operator
-        .args(["--exact", "operator_process", "--ignored"])
-        .env("BUG", "stamps-its-status")
-        .env("KUBECONFIG", kubeconfig);
-    let _operator = Killed(operator.spawn().unwrap());
+    let config = |token: &str| config(&control_plane.url(), &control_plane.ca_pem(), token);
+    create_page(&Api::new(&config(ADMIN_TOKEN), "kubectl")).await;
+    let _operator = start_operator("stamps-its-status", &config(LENS_TOKEN));
     let text = eventually("a finding", async || {
         let files = [("audit.log".to_owned(), control_plane.audit_log())];
         let report = Report::of(&Recording::read(&files).unwrap());

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, env, fs, sync::Mutex, time::Duration};
 
 use base64::{Engine, prelude::BASE64_STANDARD};
-use reqwest::{Certificate, Client, Method};
+use reqwest::{Certificate, Client, ClientBuilder, Method};
 use serde_json::{Value, json};
 use tokio::{sync::Notify, time::sleep};
 
@@ -22,6 +22,10 @@ pub struct Api {
 
 impl Api {
     pub fn new(config: &str, agent: &str) -> Api {
+        Api::with(config, agent, |client| client)
+    }
+
+    pub fn with(config: &str, agent: &str, change: impl FnOnce(ClientBuilder) -> ClientBuilder) -> Api {
         let after = |key: &str| {
             let rest = config.split_once(key).unwrap().1;
             rest.trim_start_matches([' ', '"']).split(['"', '}', '\n']).next().unwrap().to_owned()
@@ -30,11 +34,11 @@ impl Api {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let ca = BASE64_STANDARD.decode(after("certificate-authority-data:")).unwrap();
         let ca = Certificate::from_pem(&ca).unwrap();
-        let http = Client::builder().tls_certs_only([ca]).user_agent(agent).build().unwrap();
+        let http = change(Client::builder().tls_certs_only([ca]).user_agent(agent)).build().unwrap();
         Api { http, url: after("server:"), token: after("token:") }
     }
 
-    async fn open(&self, method: Method, path: &str, body: &Value) -> reqwest::Response {
+    pub async fn open(&self, method: Method, path: &str, body: &Value) -> reqwest::Response {
         let content_type =
             if method == Method::PATCH { "application/merge-patch+json" } else { "application/json" };
         let request = self.http.request(method, format!("{}{path}", self.url)).bearer_auth(&self.token);
