@@ -18,7 +18,7 @@
 //! trial      samples with other specs
 //! fault_choice the faults of a check that a run tries
 //! spec_changes what a CRD suggests to change
-//! observe    one run without a fault, for others to judge
+//! observe    one run without a fault, for others to judge, and a program with a kubeconfig
 //! reference  two runs without a fault; runs up to a write
 //! lab        a run: server, operator, samples; when it has settled
 //! snapshot   the state of a server without what is random, and differences
@@ -51,7 +51,7 @@ use futures_util::{StreamExt, stream};
 pub use self::{
     journal::Journal,
     lab::retries_max,
-    observe::{Then, observe},
+    observe::{Then, observe, run_program},
     report::{CheckResult, Outcome, Report, Verdict},
     sample_condition::SampleCondition,
     settings::{CannotJudge, Extent, Scorecard},

@@ -1,6 +1,6 @@
 //! One run without a fault, for others to judge.
 
-use std::sync::Arc;
+use std::{path::Path, pin::pin, sync::Arc};
 
 use listwatch_apiserver::ApiServer;
 use tokio::time::{Instant, sleep};
@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep};
 use super::{
     journal::Journal,
     lab::{Lab, TICK},
-    process,
+    process::{self, Process, Program},
     settings::{CannotJudge, Scorecard},
 };
 
@@ -63,4 +63,33 @@ pub async fn observe(
     let journal = lab.journal(0);
     lab.end().await;
     Ok((journal, end))
+}
+
+/// Runs a program with a kubeconfig until it `is_enough`, or until it ends. Returns how it ended by itself.
+///
+/// # Errors
+///
+/// If it cannot be started.
+pub async fn run_program(
+    command: &[String],
+    kubeconfig: &Path,
+    is_enough: impl Future<Output = ()>,
+) -> Result<Option<String>, CannotJudge> {
+    process::validate_placeholders(command)?;
+    let dir = tempfile::tempdir().map_err(|error| CannotJudge(format!("log: {error}")))?;
+    let settings = Scorecard::new(Vec::new(), Vec::new(), command.to_vec());
+    let log = dir.path().join("operator.log");
+    let mut process = Process::start(Program::Judged, 1, &settings, kubeconfig, log)?;
+    let mut is_enough = pin!(is_enough);
+    let end = loop {
+        if let Some(end) = process.ended() {
+            break Some(end);
+        }
+        tokio::select! {
+            () = &mut is_enough => break None,
+            () = sleep(TICK) => {}
+        }
+    };
+    process.kill().await;
+    Ok(end)
 }

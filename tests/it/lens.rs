@@ -5,7 +5,8 @@ use std::{
     process::{Command, Stdio},
 };
 
-use serde_json::Value;
+use listwatch::testing::TestServer;
+use serde_json::{Value, json};
 
 /// What it prints, and its exit code. The last line of standard error says why.
 fn lens(args: &[&str]) -> (String, Option<i32>, String) {
@@ -73,6 +74,27 @@ fn what_watch_records_is_read() {
     for part in [r#""client":"listwatch""#, r#""verb":"watch""#, r#""event":"ERROR""#] {
         assert!(html.contains(part), "no {part} in {html}");
     }
+}
+
+#[tokio::test]
+async fn in_a_cluster_a_program_is_recorded_through_the_proxy() {
+    let server = TestServer::start(&[]).await;
+    let dir = tempfile::tempdir().unwrap();
+    let kubeconfig = dir.path().join("kubeconfig");
+    fs::write(&kubeconfig, server.server.kubeconfig()).unwrap();
+    let program = env!("CARGO_BIN_EXE_listwatch");
+    let mut lens = tokio::process::Command::new(program);
+    lens.args(["lens", "--cluster", "--output", "json", "--kubeconfig"]).arg(&kubeconfig);
+    lens.args(["--", program, "get", "configmaps"]).env("TMPDIR", dir.path());
+    let output = lens.output().await.unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    let report: Value = serde_json::from_slice(&output.stdout).expect(&error);
+    assert_eq!((output.status.code(), &report["findings"]), (Some(0), &json!([])), "{report:#}");
+    let client = report["clients"][0].as_str().unwrap();
+    assert!(client.starts_with("user admin of ") && client.contains("(listwatch"), "{client}");
+    assert!(error.starts_with("recording requests to https://127.0.0.1:"), "{error}");
+    let left: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["kubeconfig"]);
 }
 
 #[test]

@@ -1,4 +1,6 @@
-//! `listwatch lens`: shows what an operator does, and why, without a cluster.
+//! `listwatch lens`: shows what an operator does, and why, without a cluster or with one.
+
+mod cluster;
 
 use std::{
     cell::Cell,
@@ -30,13 +32,14 @@ use crate::{
     terminal::note,
 };
 
-/// See what an operator in any language does, and why, without a cluster
+/// See what an operator in any language does, and why, without a cluster or with one
 #[derive(Debug, Args)]
 #[command(
     after_help = "Runs COMMAND against an API server in this process, with KUBECONFIG set; {kubeconfig} in its arguments becomes the path. The samples are created when it reads their kind. \
-    Standard error has the address of a page that shows it while it runs, and can stop it at a write. At its end, after --for, or after Ctrl-C, comes the report: what is wrong, and for each write the event that is its likely cause. With FILE, it reads a recording instead. docs/lens.md describes the findings.\n\n\
+    Standard error has the address of a page that shows it while it runs, and can stop it at a write. At its end, after --for, or after Ctrl-C, comes the report: what is wrong, and for each write the event that is its likely cause. With FILE, it reads a recording instead. With --cluster, COMMAND works in the cluster of your kubeconfig, and reaches it through a proxy in this process; there is no page while it runs. docs/lens.md describes the findings.\n\n\
     Exit code: 0 if there is no problem, 1 if there is one, 2 if a flag or a file is invalid, or COMMAND cannot be run.\n\n\
     Examples:\n  listwatch lens --crd config/crd --sample config/samples/memcached.yaml -- ./memcached-operator\n  \
+    listwatch lens --cluster --for 1m -- ./memcached-operator\n  \
     listwatch lens /var/log/kubernetes/audit.log"
 )]
 pub(in super::super) struct LensArgs {
@@ -48,8 +51,8 @@ pub(in super::super) struct LensArgs {
 
 #[derive(Debug, Args)]
 #[command(
-    mut_arg("crd", |arg| arg.required(false).required_unless_present("file")),
-    mut_arg("sample", |arg| arg.required(false).required_unless_present("file"))
+    mut_arg("crd", |arg| arg.required(false).required_unless_present_any(["file", "cluster"])),
+    mut_arg("sample", |arg| arg.required(false).required_unless_present_any(["file", "cluster"]))
 )]
 struct LensFlags {
     #[command(flatten)]
@@ -60,11 +63,20 @@ struct LensFlags {
     /// Output: for people, for programs, or a page for browsers: one file that shows each request and event
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     output: LensOutput,
+    /// Record what COMMAND says to a cluster, through a proxy on loopback; without COMMAND, name the kubeconfig of the proxy, for an operator that you start
+    #[arg(long, conflicts_with_all = ["crd", "sample", "file"])]
+    cluster: bool,
+    /// kubeconfig of the cluster. Without it: $KUBECONFIG, then the Pod's service account, then ~/.kube/config
+    #[arg(long, value_name = "FILE", requires = "cluster")]
+    kubeconfig: Option<PathBuf>,
+    /// Context of the kubeconfig to use instead of its current one
+    #[arg(long, value_name = "NAME", requires = "cluster")]
+    context: Option<String>,
     /// Recording to read: an audit log of kube-apiserver at the level RequestResponse, a directory of the scorecard's --output-dir, or a file of --record
     #[arg(value_name = "FILE", conflicts_with_all = ["command", "crd", "sample", "duration"])]
     file: Vec<PathBuf>,
     /// The operator, and its arguments
-    #[arg(last = true, value_name = "COMMAND", required_unless_present = "file")]
+    #[arg(last = true, value_name = "COMMAND", required_unless_present_any = ["file", "cluster"])]
     command: Vec<String>,
 }
 
@@ -80,6 +92,12 @@ pub(super) fn main(args: LensArgs) -> Result<(), Failure> {
     log.start(Level::WARN);
     if !args.file.is_empty() {
         return print(&args, &read(&args.file)?, None);
+    }
+    if args.cluster {
+        return until_signal(async |stop| {
+            let (recording, end) = cluster::watched(&args, stop).await?;
+            print(&args, &recording, end.as_deref())
+        });
     }
     let settings = args.objects.settings(&args.command)?;
     until_signal(async |stop| {
@@ -99,10 +117,7 @@ async fn watched(
     }
     let is_enough = &Cell::new(false);
     let enough = async {
-        tokio::select! {
-            () = stop.requested() => {}
-            () = tokio::time::sleep(args.duration.unwrap_or_default()), if args.duration.is_some() => {}
-        }
+        asked_to_end(args, stop).await;
         is_enough.set(true);
         pending::<Infallible>().await
     };
@@ -135,6 +150,14 @@ async fn watched(
     let mut recording = Recording::of(&journal);
     recording.runs_until = end.is_none().then(SystemTime::now);
     Ok((recording, end))
+}
+
+/// Waits for Ctrl-C, or for the end of `--for`.
+async fn asked_to_end(args: &LensFlags, stop: Stop) {
+    tokio::select! {
+        () = stop.requested() => {}
+        () = tokio::time::sleep(args.duration.unwrap_or_default()), if args.duration.is_some() => {}
+    }
 }
 
 /// Does some work, and serves the page of a server beside it, as soon as there is one. At the end of the work, the page says why.

@@ -83,7 +83,7 @@ impl CredentialFiles {
 }
 
 /// Creates a directory for its owner alone. Windows has no modes: there, the directory for temporary files is the user's own.
-fn private_dir(parent: &Path) -> io::Result<TempDir> {
+pub(in super::super) fn private_dir(parent: &Path) -> io::Result<TempDir> {
     let mut builder = Builder::new();
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o700));
@@ -91,7 +91,7 @@ fn private_dir(parent: &Path) -> io::Result<TempDir> {
 }
 
 /// Writes a new file that only its owner can read.
-fn write_private(path: &Path, text: &str) -> io::Result<()> {
+pub(in super::super) fn write_private(path: &Path, text: &str) -> io::Result<()> {
     new_file(0o600).open(path)?.write_all(text.as_bytes())
 }
 

@@ -1,0 +1,49 @@
+//! `listwatch lens --cluster`: the recording of an operator that works in a cluster.
+
+use std::{env, time::SystemTime};
+
+use listwatch::shutdown::Stop;
+use listwatch_lens::{Proxy, Recording};
+use listwatch_scorecard::{self as scorecard, CannotJudge};
+
+use super::{
+    super::apiserver::credentials::{KUBECONFIG, private_dir, write_private},
+    LensFlags, asked_to_end,
+};
+use crate::{
+    connection::{ConnectionFlags, client},
+    failure::Failure,
+    terminal::note,
+};
+
+/// The recording of a run, and how the operator ended by itself.
+pub(super) async fn watched(args: &LensFlags, stop: Stop) -> Result<(Recording, Option<String>), Failure> {
+    let connection = ConnectionFlags::of(args.kubeconfig.clone(), args.context.clone());
+    let client = client(connection.config()?)?;
+    // An operator would see only a 502.
+    client.version().await?;
+    let proxy =
+        Proxy::start(client.clone()).await.map_err(|error| Failure::Runtime(format!("proxy: {error}")))?;
+    let written = private_dir(&env::temp_dir()).and_then(|dir| {
+        let kubeconfig = dir.path().join(KUBECONFIG);
+        write_private(&kubeconfig, &proxy.kubeconfig())?;
+        Ok((dir, kubeconfig))
+    });
+    let (_dir, kubeconfig) =
+        written.map_err(|error| Failure::Runtime(format!("write the kubeconfig: {error}")))?;
+    note(&format!("recording requests to {}, {}", client.server(), client.user()));
+    let end = if args.command.is_empty() {
+        note(&format!(
+            "start the operator with KUBECONFIG={}; Ctrl-C shows what it did",
+            kubeconfig.display()
+        ));
+        asked_to_end(args, stop).await;
+        None
+    } else {
+        let run = scorecard::run_program(&args.command, &kubeconfig, asked_to_end(args, stop)).await;
+        run.map_err(|CannotJudge(why)| Failure::Usage(why))?
+    };
+    let mut recording = proxy.recording();
+    recording.runs_until = end.is_none().then(SystemTime::now);
+    Ok((recording, end))
+}
