@@ -43,7 +43,7 @@ fn section(operator: &str) -> String {
         crd["spec"]["names"]["kind"].as_str().unwrap(),
         crd["spec"]["group"].as_str().unwrap(),
         names.join(" and "),
-        schema["description"].as_str().unwrap(),
+        schema["description"].as_str().unwrap().replace('<', "\\<"),
     )
 }
 
