@@ -115,8 +115,23 @@ impl UserClient {
         self.send(Method::POST, path, "application/json", object).await
     }
 
+    /// Creates an object. On a busy machine, etcd may not say in time whether it did.
     pub async fn create(&self, resource: &str, object: &Value) -> Value {
-        self.try_create(&self.path(resource), object).await.unwrap()
+        let mut is_unknown = false;
+        loop {
+            match self.try_create(&self.path(resource), object).await {
+                Ok(created) => return created,
+                Err(error) if error.to_string().contains("etcdserver: request timed out") => {
+                    is_unknown = true;
+                }
+                Err(error) if is_unknown && error.is_already_exists() => {
+                    return self
+                        .get(&format!("{resource}/{}", object["metadata"]["name"].as_str().unwrap()))
+                        .await;
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
     }
 
     /// A MyWebserver, in version v2.
