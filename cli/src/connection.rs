@@ -3,10 +3,7 @@
 use std::{path::PathBuf, time::Duration};
 
 use clap::Args;
-use listwatch::{
-    advanced::REQUEST_TIMEOUT,
-    client::{Client, Config, Env, Error, Options, Request},
-};
+use listwatch::client::{Client, Config, Env, Error, Options, Request};
 use listwatch_study::{
     discovery::{self, ApiResource},
     explain::grant,
@@ -44,16 +41,6 @@ pub(super) struct ConnectionFlags {
 }
 
 impl ConnectionFlags {
-    /// A context of a kubeconfig, and the defaults of the other flags.
-    pub(super) fn of(kubeconfig: Option<PathBuf>, context: Option<String>) -> ConnectionFlags {
-        ConnectionFlags {
-            kubeconfig,
-            context,
-            request_timeout: REQUEST_TIMEOUT,
-            ..ConnectionFlags::default()
-        }
-    }
-
     /// The server and the credentials of these flags.
     pub(super) fn config(self) -> Result<Config, Failure> {
         let names = [

@@ -2,7 +2,10 @@
 
 use std::{env, time::SystemTime};
 
-use listwatch::shutdown::Stop;
+use listwatch::{
+    client::{Config, Env, Options},
+    shutdown::Stop,
+};
 use listwatch_lens::{Proxy, Recording};
 use listwatch_scorecard::{self as scorecard, CannotJudge};
 
@@ -10,16 +13,14 @@ use super::{
     super::apiserver::credentials::{KUBECONFIG, private_dir, write_private},
     LensFlags, asked_to_end,
 };
-use crate::{
-    connection::{ConnectionFlags, client},
-    failure::Failure,
-    terminal::note,
-};
+use crate::{connection::client, failure::Failure, terminal::note};
 
 /// The recording of a run, and how the operator ended by itself.
 pub(super) async fn watched(args: &LensFlags, stop: Stop) -> Result<(Recording, Option<String>), Failure> {
-    let connection = ConnectionFlags::of(args.kubeconfig.clone(), args.context.clone());
-    let client = client(connection.config()?)?;
+    let (kubeconfig, context) = (args.kubeconfig.clone(), args.context.clone());
+    let options = Options { kubeconfig, context, ..Options::default() };
+    let config = Config::load(&options, &Env::from_process());
+    let client = client(config.map_err(|error| Failure::Usage(error.to_string()))?)?;
     // An operator would see only a 502.
     client.version().await?;
     let proxy =
