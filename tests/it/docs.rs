@@ -1,5 +1,7 @@
 //! Checks the pages in `docs/` against the code: reasons, limits, the functions that the pages name, and exchanges on the wire.
 
+mod pictures;
+
 use std::{collections::BTreeSet, fs, path::Path};
 
 use regex::Regex;
