@@ -643,7 +643,7 @@ function fitted(text, width) {
   return `${text.slice(0, to)}…`;
 }
 
-/** The entry at a point of the canvas: the nearest within some pixels, those that failed first. */
+/** The entry at a point of the canvas: the nearest within some pixels, those that failed first; or that whose bar is there. */
 function entryAt({ offsetX, offsetY }) {
   const lane = model.lanes.find((lane) => lane.marks && offsetY >= lane.top && offsetY < lane.top + heightOf(lane));
   if (!lane || offsetY < AXIS) return undefined;
@@ -654,7 +654,9 @@ function entryAt({ offsetX, offsetY }) {
     const nearest = distance(at - 1) < distance(at) ? at - 1 : at;
     if (distance(nearest) < 7) return lane[kind][nearest];
   }
-  return undefined;
+  const time = scale.time(offsetX);
+  const lasts = ({ kind, t, took }) => kind !== "event" && t + (took ?? Infinity) >= time;
+  return lane.marks.slice(0, indexOf(lane.times.marks, time)).findLast(lasts);
 }
 
 function listen() {

@@ -467,7 +467,8 @@ impl Request {
     pub(crate) fn verb(&self) -> &'static str {
         match &*self.method {
             "GET" if self.is_watch() => "watch",
-            "GET" if self.name.is_empty() => "list",
+            // Without a resource, it is discovery, or of the server itself.
+            "GET" if self.name.is_empty() && !self.resource.is_empty() => "list",
             "POST" => "create",
             "PUT" => "update",
             "PATCH" => "patch",

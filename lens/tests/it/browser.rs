@@ -126,6 +126,21 @@ impl Browser {
         self.send(Method::POST, &format!("/element/{id}/click"), json!({})).await;
     }
 
+    /// Clicks in an element: at a share of its width, and so many pixels below its top.
+    pub async fn click_at(&self, selector: &str, share: f64, down: f64) {
+        let box_of = format!("document.querySelector({}).getBoundingClientRect()", json!(selector));
+        let place =
+            self.get(&format!("[{box_of}.left + {box_of}.width * {share}, {box_of}.top + {down}]")).await;
+        let (x, y) = (place[0].as_f64().unwrap().round(), place[1].as_f64().unwrap().round());
+        let actions = json!([
+            {"type": "pointerMove", "x": x, "y": y},
+            {"type": "pointerDown", "button": 0},
+            {"type": "pointerUp", "button": 0},
+        ]);
+        let mouse = json!({"actions": [{"type": "pointer", "id": "mouse", "actions": actions}]});
+        self.send(Method::POST, "/actions", mouse).await;
+    }
+
     /// Presses keys: letters, or those that WebDriver names, such as [`TAB`].
     pub async fn press(&self, keys: &str) {
         let actions: Vec<Value> = keys

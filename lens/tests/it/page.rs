@@ -221,6 +221,9 @@ async fn a_time_without_an_open_watch_is_seen() {
         // A begin and a bar, and a get.
         browser.open(&made(&[request(3, "watch", 0.0, None), request(6, "get", 9.0, Some(0.1))]), WIDE).await;
         assert_eq!(drawn(&browser).await, 3);
+        // In the middle of its bar, below the axis and the name of the client, the watch is chosen.
+        browser.click_at("canvas", 0.5, 60.0).await;
+        browser.until("document.querySelector('canvas').dataset.selected === '9'").await;
         // And the time after the end.
         browser
             .open(&made(&[request(3, "watch", 0.0, Some(1.0)), request(6, "get", 9.0, Some(0.1))]), WIDE)
