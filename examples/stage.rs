@@ -5,7 +5,7 @@ use std::{
     env,
     error::Error,
     fs,
-    io::{self, IsTerminal, Write},
+    io::{self, ErrorKind, IsTerminal, Write},
     path::PathBuf,
     pin::Pin,
     sync::{
@@ -249,9 +249,12 @@ impl Stage {
 
     async fn new(Flags { mut kubeconfig, context, explain, limit, record, .. }: Flags) -> Outcome<Stage> {
         let recording = match record {
-            Some(path) => Some(Arc::new(
-                Recording::create(&path).map_err(|error| format!("--record {}: {error}", path.display()))?,
-            )),
+            Some(path) => Some(Arc::new(Recording::create(&path).map_err(|error| match error.kind() {
+                ErrorKind::AlreadyExists => {
+                    format!("--record {}: exists; remove it, or choose another file", path.display())
+                }
+                _ => format!("--record {}: {error}", path.display()),
+            })?)),
             None => None,
         };
         let dir = TempDir::new()?;
