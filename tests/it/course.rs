@@ -846,7 +846,7 @@ async fn a_lesson_is_recorded_for_the_lens() {
         report["writes"].as_array().unwrap().iter().map(|write| write["verb"].clone()).collect();
     assert_eq!(verbs, json!(["create", "create", "patch", "delete"]), "{report:#}");
     let (code, _, stderr) = run(&mut record).await;
-    assert!(code == Some(1) && stderr.contains("lesson.jsonl: File exists"), "{stderr}");
+    assert!(code == Some(1) && stderr.contains("lesson.jsonl: exists; remove it"), "{stderr}");
 }
 
 #[tokio::test]
