@@ -655,8 +655,7 @@ function entryAt({ offsetX, offsetY }) {
     if (distance(nearest) < 7) return lane[kind][nearest];
   }
   const time = scale.time(offsetX);
-  const lasts = ({ kind, t, took }) => kind !== "event" && t + (took ?? Infinity) >= time;
-  return lane.marks.slice(0, indexOf(lane.times.marks, time)).findLast(lasts);
+  return lane.marks.findLast(({ kind, t, took }) => kind !== "event" && t <= time && t + (took ?? Infinity) >= time);
 }
 
 function listen() {
