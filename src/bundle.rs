@@ -89,6 +89,11 @@ pub struct BundleFlags {
 /// Writes the bundle of an operator that watches [`TARGET_NAMESPACE`], and returns what to do next. `samples` are texts in YAML, besides
 /// the samples of the flags. Does not overwrite a file unless the flags say so.
 pub fn write(installation: &Installation, flags: &BundleFlags, samples: &[&str]) -> Result<String, String> {
+    if installation.webhooks.is_some() {
+        return Err(
+            "a bundle has no webhooks, and this operator needs its own: install it by `manifests`".to_owned()
+        );
+    }
     let dir = flags.output.clone().unwrap_or_else(|| "bundle".into());
     let files = files(installation, flags, samples)?;
     let exists = |file: &String| dir.join(file).exists();

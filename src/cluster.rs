@@ -54,6 +54,8 @@ pub struct Cluster {
     /// What the controllers have declared.
     permissions: Arc<Mutex<Vec<Permission>>>,
     ending: Arc<EndingNamespaces>,
+    /// What the process waits for besides its watches, by who waits.
+    lacks: Arc<Mutex<BTreeMap<&'static str, String>>>,
     /// The objects that controllers reconcile.
     shard: Shard,
 }
@@ -68,9 +70,19 @@ impl Cluster {
     /// A cluster without watches. Sends no request yet.
     #[must_use]
     pub fn new(client: Client, lists: Lists) -> Cluster {
-        let (streams, permissions, ending) = Default::default();
+        let (streams, permissions, ending, lacks) = Default::default();
         let (budget, shard) = (Budget::of_process(KEPT_MIB), Shard::default());
-        Cluster { client, lists, streams, budget, large_child: Arc::default(), permissions, ending, shard }
+        Cluster {
+            client,
+            lists,
+            streams,
+            budget,
+            large_child: Arc::default(),
+            permissions,
+            ending,
+            lacks,
+            shard,
+        }
     }
 
     /// A cluster whose Stores keep the content of objects of so many MiB together, in place of [`KEPT_MIB`].
@@ -87,6 +99,35 @@ impl Cluster {
     /// What the controllers have declared, in this order.
     pub(crate) fn permissions(&self) -> Vec<Permission> {
         locked(&self.permissions).clone()
+    }
+
+    /// The same watches, for a controller whose permissions are declared otherwise.
+    #[cfg(feature = "webhook")]
+    pub(crate) fn without_declarations(&self) -> Cluster {
+        Cluster { permissions: Arc::default(), ..self.clone() }
+    }
+
+    /// The process is not ready while `who` lacks something.
+    #[cfg(feature = "webhook")]
+    pub(crate) fn waits_for(&self, who: &'static str, lack: Option<&str>) {
+        let mut lacks = locked(&self.lacks);
+        match lack {
+            Some(lack) => drop(lacks.insert(who, lack.to_owned())),
+            None => drop(lacks.remove(who)),
+        }
+    }
+
+    /// What the process waits for besides its watches.
+    pub(crate) fn lacks(&self) -> Vec<String> {
+        locked(&self.lacks).iter().map(|(who, lack)| format!("{who}: {lack}")).collect()
+    }
+
+    /// The time of the API server: `Date` of an answer. Without one, the time of this process.
+    #[cfg(feature = "webhook")]
+    pub(crate) async fn server_time(&self) -> Result<SystemTime, Error> {
+        let answer = self.client.send(crate::client::Request::get("/version")).await?;
+        let date = answer.headers.get(http::header::DATE).and_then(|date| date.to_str().ok());
+        Ok(date.and_then(|date| httpdate::parse_http_date(date).ok()).unwrap_or_else(|| self.now()))
     }
 
     /// The same watches, with writes only while this leadership is held: see [`Client::led_by`].

@@ -40,7 +40,9 @@ use tracing::{debug, error, info};
 
 use crate::{client::Client, cluster::Cluster};
 use access::Access;
-use certificate::Certificate;
+pub(crate) use certificate::Certificate;
+#[cfg(feature = "webhook")]
+pub(crate) use certificate::acceptor as acceptor_of;
 
 /// Connections at a time to one address. The kubelet uses one or two, Prometheus one.
 const CONNECTIONS_MAX: usize = 32;
@@ -138,8 +140,12 @@ impl Endpoint {
     }
 }
 
-/// Listens, and logs the address: with port 0 the user does not know it.
 async fn listen(address: SocketAddr, answering: &str, what: EndpointKind) -> io::Result<Endpoint> {
+    Ok(Endpoint { what, listener: listen_at(address, answering).await? })
+}
+
+/// Listens, and logs the address: with port 0 the user does not know it.
+pub(crate) async fn listen_at(address: SocketAddr, answering: &str) -> io::Result<TcpListener> {
     let listener = match TcpListener::bind(address).await {
         // A machine without IPv6.
         Err(_) if address.ip() == IpAddr::from(Ipv6Addr::UNSPECIFIED) => {
@@ -148,7 +154,7 @@ async fn listen(address: SocketAddr, answering: &str, what: EndpointKind) -> io:
         result => result,
     }?;
     info!(address = %listener.local_addr()?, "{answering}");
-    Ok(Endpoint { what, listener })
+    Ok(listener)
 }
 
 impl EndpointKind {

@@ -170,6 +170,7 @@
 //! - `bundle`: the command `bundle` of an operator, for the Operator Lifecycle Manager.
 //! - `testing`: the module `testing`, which runs an operator on the embedded API server until it is quiet.
 //! - `otel`: traces by OpenTelemetry, a span for each reconcile and each of its requests.
+//! - `webhook`: the module `webhook`, which validates, defaults and converts objects, and looks after its certificates.
 //! - `clap`: the types of flags derive the traits of clap.
 //!
 //! To write another operator: `docs/your-operator.md` shows how.
@@ -209,6 +210,8 @@ pub mod manifests;
 pub mod bundle;
 pub mod plan;
 pub mod runtime;
+#[cfg(feature = "webhook")]
+pub mod webhook;
 #[cfg(feature = "schema")]
 pub mod crd;
 #[cfg(feature = "log")]

@@ -18,6 +18,8 @@ const DISRUPTION_BUDGET: &str = include_str!("../manifests/base/disruption-budge
 const METRICS_SERVICE: &str = include_str!("../manifests/base/monitoring/service.yaml");
 const SERVICE_MONITOR: &str = include_str!("../manifests/base/monitoring/service-monitor.yaml");
 const NETWORK_POLICY: &str = include_str!("../manifests/base/network-policy/network-policy.yaml");
+/// Of the container, where the webhooks are served.
+const WEBHOOK_PORT: u16 = 9443;
 
 /// By which the selectors find the Pods: <https://kubernetes.io/docs/concepts/overview/working-with-objects/common-labels/>.
 const NAME_LABEL: &str = "app.kubernetes.io/name";
@@ -48,6 +50,21 @@ pub struct Installation {
     pub has_service_monitor: bool,
     /// With a NetworkPolicy.
     pub has_network_policy: bool,
+    /// Its webhooks.
+    pub webhooks: Option<WebhookInstallation>,
+}
+
+/// What is installed for the webhooks of an operator.
+#[derive(Clone, Debug)]
+pub struct WebhookInstallation {
+    /// Of the Service and of the configurations: `sites-webhook`. The operator itself makes a Secret of this name.
+    pub name: String,
+    /// The `webhooks` of the ValidatingWebhookConfiguration; their `clientConfig.service` has the `path` alone.
+    pub validating: Vec<Value>,
+    /// The `webhooks` of the MutatingWebhookConfiguration.
+    pub mutating: Vec<Value>,
+    /// The names of the definitions whose objects are converted.
+    pub converted: Vec<String>,
 }
 
 impl Installation {
@@ -64,7 +81,8 @@ impl Installation {
         namespace["metadata"]["name"] = self.namespace.as_str().into();
         label(&mut namespace, &self.name);
         let mut objects = vec![namespace];
-        objects.extend(self.definitions.iter().chain(&self.roles_of_users).cloned());
+        objects.extend(self.definitions.iter().map(|definition| self.converting(definition)));
+        objects.extend(self.roles_of_users.iter().cloned());
         let mut own =
             vec![json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": self.name}})];
         let roles = rbac::objects(&self.name, &self.permissions);
@@ -76,8 +94,15 @@ impl Installation {
             own.extend([METRICS_SERVICE, SERVICE_MONITOR].map(|yaml| self.of_base(yaml)));
         }
         if self.has_network_policy {
-            own.push(self.of_base(NETWORK_POLICY));
+            let mut policy = self.of_base(NETWORK_POLICY);
+            if self.webhooks.is_some()
+                && let Some(ports) = policy["spec"]["ingress"][0]["ports"].as_array_mut()
+            {
+                ports.push(json!({"port": "webhook"}));
+            }
+            own.push(policy);
         }
+        own.extend(self.webhooks.iter().flat_map(|webhooks| self.configurations(webhooks)));
         own.iter_mut().for_each(|object| self.adapt(object));
         objects.extend(own);
         objects
@@ -107,7 +132,67 @@ impl Installation {
         let pod_name = container["env"][0].take();
         let variables = self.variables.iter().map(|(name, value)| json!({"name": name, "value": value}));
         container["env"] = [pod_name].into_iter().chain(variables).collect();
+        if self.webhooks.is_some()
+            && let Some(ports) = container["ports"].as_array_mut()
+        {
+            ports.push(json!({"name": "webhook", "containerPort": WEBHOOK_PORT}));
+        }
         deployment
+    }
+
+    /// The Service of the webhooks, and the objects by which the API server calls it.
+    fn configurations(&self, webhooks: &WebhookInstallation) -> Vec<Value> {
+        let service = json!({
+            "apiVersion": "v1", "kind": "Service", "metadata": {"name": webhooks.name},
+            "spec": {"selector": {}, "ports": [{"name": "webhook", "port": 443, "targetPort": "webhook"}]},
+        });
+        // No write of the operator itself, or at the end of an object, waits for the operator.
+        let user = format!("system:serviceaccount:{}:{}", self.namespace, self.name);
+        let conditions = json!([
+            {"name": "not-deleted", "expression": "!has(object.metadata.deletionTimestamp)"},
+            {"name": "not-by-the-operator", "expression": format!("request.userInfo.username != '{user}'")},
+        ]);
+        let namespaces = json!({"matchExpressions": [{
+            "key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["kube-system", self.namespace],
+        }]});
+        let configuration = |kind: &str, hooks: &[Value]| {
+            let mut hooks = hooks.to_vec();
+            for hook in &mut hooks {
+                self.call(&mut hook["clientConfig"], &webhooks.name);
+                hook["matchConditions"] = conditions.clone();
+                hook["namespaceSelector"] = namespaces.clone();
+            }
+            json!({
+                "apiVersion": "admissionregistration.k8s.io/v1", "kind": kind, "metadata": {"name": webhooks.name},
+                "webhooks": hooks,
+            })
+        };
+        let both = [
+            ("MutatingWebhookConfiguration", &webhooks.mutating),
+            ("ValidatingWebhookConfiguration", &webhooks.validating),
+        ];
+        let used = both.into_iter().filter(|(_, hooks)| !hooks.is_empty());
+        [service].into_iter().chain(used.map(|(kind, hooks)| configuration(kind, hooks))).collect()
+    }
+
+    /// A definition, with the conversion of its objects if a webhook does it.
+    fn converting(&self, definition: &Value) -> Value {
+        let mut definition = definition.clone();
+        if let Some(webhooks) = &self.webhooks
+            && webhooks.converted.iter().any(|name| definition["metadata"]["name"] == **name)
+        {
+            let mut call = json!({"service": {"path": "/convert"}});
+            self.call(&mut call, &webhooks.name);
+            let webhook = json!({"clientConfig": call, "conversionReviewVersions": ["v1"]});
+            definition["spec"]["conversion"] = json!({"strategy": "Webhook", "webhook": webhook});
+        }
+        definition
+    }
+
+    /// Completes whom the API server calls.
+    fn call(&self, client_config: &mut Value, service: &str) {
+        client_config["service"]["namespace"] = self.namespace.as_str().into();
+        client_config["service"]["name"] = service.into();
     }
 
     /// An object that all operators have, named after this one.
@@ -121,7 +206,8 @@ impl Installation {
 
     /// Puts an object of the operator into its namespace, and completes its selectors.
     fn adapt(&self, object: &mut Value) {
-        let is_in_no_namespace = object["kind"].as_str().is_some_and(|kind| kind.starts_with("Cluster"));
+        let has_none = |kind: &str| kind.starts_with("Cluster") || kind.ends_with("WebhookConfiguration");
+        let is_in_no_namespace = object["kind"].as_str().is_some_and(has_none);
         if !is_in_no_namespace && object["metadata"]["namespace"].is_null() {
             object["metadata"]["namespace"] = self.namespace.as_str().into();
         }

@@ -65,7 +65,7 @@ pub enum Reach {
     AllNamespaces,
     /// In one namespace: in a Role there.
     Namespace(String),
-    /// In the namespace in which the operator runs. Only for the Lease of the leader election.
+    /// In the namespace in which the operator runs: for the Lease of the leader election, and for the certificates of webhooks.
     OwnNamespace,
 }
 
@@ -88,6 +88,8 @@ pub struct Permission {
     pub group: &'static str,
     /// The plural name, with the subresource: `deployments`, `databases/status`.
     pub resource: String,
+    /// The names of the objects. Empty: all objects.
+    pub names: Vec<String>,
     /// The version and the kind of the objects. Empty for what an operator writes beside them, such as Events.
     pub kind: [&'static str; 2],
     /// The verbs.
@@ -104,6 +106,7 @@ impl Permission {
             reach,
             group: K::GROUP,
             resource: K::PLURAL.to_owned(),
+            names: Vec::new(),
             kind: [K::VERSION, K::KIND],
             verbs: verbs.iter().copied().collect(),
             reason: reason.to_owned(),
@@ -123,6 +126,7 @@ impl Permission {
             reach,
             group: "events.k8s.io",
             resource: "events".to_owned(),
+            names: Vec::new(),
             kind: [""; 2],
             verbs: [Verb::Create, Verb::Patch].into(),
             reason: "To record Events. A repeated Event is a patch of the first one.".to_owned(),
@@ -135,14 +139,21 @@ impl Permission {
             reach: Reach::AllNamespaces,
             group,
             resource: resource.to_owned(),
+            names: Vec::new(),
             kind: [""; 2],
             verbs: [Verb::Create].into(),
             reason: "To check who asks for the metrics.".to_owned(),
         }
     }
 
+    /// For these objects alone.
+    #[cfg(feature = "webhook")]
+    pub(crate) fn named(self, names: Vec<String>) -> Permission {
+        Permission { names, ..self }
+    }
+
     fn is_about(&self, other: &Permission) -> bool {
-        (self.group, &self.resource) == (other.group, &other.resource)
+        (self.group, &self.resource, &self.names) == (other.group, &other.resource, &other.names)
     }
 }
 
@@ -174,7 +185,12 @@ pub fn roles(name: &str, permissions: &[Permission]) -> String {
             Reach::Namespace(namespace) => {
                 ("Role", format!("  name: {}\n  namespace: {}\n", quoted(name), quoted(namespace)))
             }
-            Reach::OwnNamespace => ("Role", format!("  name: {name}-leader-election\n")),
+            Reach::OwnNamespace => {
+                let mut own = needed.iter().filter(|one| one.reach == *reach);
+                let what =
+                    if own.all(|one| one.resource == "leases") { "leader-election" } else { "own-namespace" };
+                ("Role", format!("  name: {name}-{what}\n"))
+            }
         };
         let head =
             format!("apiVersion: rbac.authorization.k8s.io/v1\nkind: {kind}\nmetadata:\n{metadata}rules:\n");
@@ -206,7 +222,8 @@ fn rules<'a>(permissions: impl Iterator<Item = &'a Permission>) -> String {
     let mut rules: Vec<(&Permission, Vec<&str>)> = Vec::new();
     for new in permissions {
         let shares = |(one, _): &&mut (&Permission, Vec<&str>)| {
-            (one.group, &one.verbs, &one.reason) == (new.group, &new.verbs, &new.reason)
+            (one.group, &one.verbs, &one.reason, &one.names)
+                == (new.group, &new.verbs, &new.reason, &new.names)
         };
         match rules.iter_mut().find(shares) {
             Some((_, resources)) => resources.push(&new.resource),
@@ -214,13 +231,19 @@ fn rules<'a>(permissions: impl Iterator<Item = &'a Permission>) -> String {
         }
     }
     let mut text = String::new();
-    for (Permission { group, verbs, reason, .. }, resources) in rules {
+    for (Permission { group, names, verbs, reason, .. }, resources) in rules {
         let group = if group.is_empty() { "\"\"" } else { group };
         let (resources, verbs) =
             (resources.join(", "), verbs.iter().map(|verb| verb.name()).collect::<Vec<_>>().join(", "));
         text += &comment(reason);
+        let names = if names.is_empty() {
+            String::new()
+        } else {
+            format!("  resourceNames: [{}]\n", names.join(", "))
+        };
         // A String takes any text.
-        let _ = write!(text, "- apiGroups: [{group}]\n  resources: [{resources}]\n  verbs: [{verbs}]\n");
+        let _ =
+            write!(text, "- apiGroups: [{group}]\n  resources: [{resources}]\n{names}  verbs: [{verbs}]\n");
     }
     text
 }

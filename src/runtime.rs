@@ -30,6 +30,8 @@ mod commands;
 #[cfg(feature = "testing")]
 mod dev;
 pub(crate) mod variables;
+#[cfg_attr(not(feature = "webhook"), path = "runtime/no_webhooks.rs")]
+mod webhooks;
 
 use std::{
     collections::BTreeSet,
@@ -126,6 +128,7 @@ pub struct Runtime {
     definitions: Vec<String>,
     /// Set by [`Runtime::plan`].
     planning: Option<Arc<Planning>>,
+    webhooks: webhooks::OfRuntime,
     shard: Shard,
     controllers: Vec<(&'static str, Start)>,
 }
@@ -190,6 +193,7 @@ impl Runtime {
             leader_election: None,
             definitions: Vec::new(),
             planning: None,
+            webhooks: Default::default(),
             shard: Shard::default(),
             controllers: Vec::new(),
         }
@@ -197,8 +201,9 @@ impl Runtime {
 
     /// A runtime with the service account of the Pod, or else with a kubeconfig. The variable `WATCH_NAMESPACE` has the
     /// namespaces, separated by commas; without it, all are watched. With `LEADER_ELECT=true`, leaders are elected
-    /// ([`Runtime::leader_election`]). `SHARD=0/3` is the first shard of three ([`Runtime::shard`]). `METRICS_BIND_ADDRESS=:8080` serves the metrics at this address ([`Runtime::metrics`]), and
-    /// `HEALTH_PROBE_BIND_ADDRESS=:8081` the probes. Does not connect yet.
+    /// ([`Runtime::leader_election`]). `SHARD=0/3` is the first shard of three ([`Runtime::shard`]). `METRICS_BIND_ADDRESS=:8080` serves the metrics at this address ([`Runtime::metrics`]),
+    /// `HEALTH_PROBE_BIND_ADDRESS=:8081` the probes, and `WEBHOOK_BIND_ADDRESS=:9443` the webhooks, with `tls.crt` and `tls.key` of the
+    /// directory `WEBHOOK_CERT_DIR` if it is set. Does not connect yet.
     pub fn from_env() -> Result<Runtime, RuntimeError> {
         let client = Config::load(&Options::default(), &Env::from_process()).and_then(Client::new);
         let client = client.map_err(|error| RuntimeError::Config(error.to_string()))?;
@@ -234,7 +239,8 @@ impl Runtime {
         };
         let metrics = listen("METRICS_BIND_ADDRESS")?.map(|address| (address, MetricsSecurity::Plain));
         let probes = listen("HEALTH_PROBE_BIND_ADDRESS")?;
-        Ok(Runtime { namespaces, leader_election, shard, metrics, probes, ..self })
+        let webhooks = webhooks::OfRuntime::at(listen("WEBHOOK_BIND_ADDRESS")?);
+        Ok(Runtime { namespaces, leader_election, shard, metrics, probes, webhooks, ..self })
     }
 
     /// Watches only these namespaces; with none, all. Fails if one of them cannot be the name of a namespace.
@@ -307,6 +313,15 @@ impl Runtime {
         name: &'static str,
         build: impl FnOnce(Setup) -> Controller<O> + Send + 'static,
     ) -> Runtime {
+        self.add_controller(name, build);
+        self
+    }
+
+    fn add_controller<O: Operator>(
+        &mut self,
+        name: &'static str,
+        build: impl FnOnce(Setup) -> Controller<O> + Send + 'static,
+    ) {
         let start: Start = Box::new(move |runtime, cluster, stop| {
             if runtime.planning.as_ref().is_some_and(|planning| planning.leaves_out::<O::Kind>()) {
                 return Box::pin(ready(()));
@@ -343,7 +358,6 @@ impl Runtime {
             electors.into_iter().fold(work, |work, elector| Box::pin(elector.during(work)))
         });
         self.controllers.push((name, start));
-        self
     }
 
     /// The CustomResourceDefinitions of the kinds, as YAML or JSON, for the commands of [`main`].
@@ -372,6 +386,7 @@ impl Runtime {
         }
         // Without waiting, which another runtime around this one would not allow.
         tasks.shutdown_background();
+        self.webhooks.permissions().into_iter().for_each(|permission| cluster.declare(permission));
         for name in mem::take(&mut self.namespaces) {
             let reason = "Optional: to warn when the namespace does not exist.";
             cluster.declare(Permission::of::<Namespace>(Reach::Namespace(name), &[Verb::Get], reason));
@@ -415,6 +430,9 @@ impl Runtime {
 
     /// Runs the controllers until `stop`. Fails if it cannot listen.
     pub async fn run_until(mut self, stop: impl Future<Output = ()>) -> Result<(), RuntimeError> {
+        let cluster = self.cluster().of_shard(self.shard);
+        let (stopping, requested) = Stop::channel();
+        let webhooks = webhooks::listen(&mut self, &cluster, requested.clone()).await?;
         if let Some(settings) = &self.leader_election {
             let names: BTreeSet<_> =
                 self.controllers.iter().map(|(name, _)| settings.name.as_deref().unwrap_or(name)).collect();
@@ -430,8 +448,6 @@ impl Runtime {
             )));
         }
         let endpoints = listen(self.probes, self.metrics.take(), self.debug, &self.client).await?;
-        let cluster = self.cluster().of_shard(self.shard);
-        let (stopping, requested) = Stop::channel();
         let mut controllers = JoinSet::new();
         for (_, start) in mem::take(&mut self.controllers) {
             controllers.spawn(start(&self, cluster.clone(), requested.clone()));
@@ -452,8 +468,9 @@ impl Runtime {
             pending().await
         };
         let beside = async { tokio::join!(forward_stop, introduce, answer).2 };
+        let work = async { tokio::join!(controllers.join_all(), webhooks) };
         tokio::select! {
-            _ = controllers.join_all() => {}
+            _ = work => {}
             never = beside => match never {},
         }
         info!("stopped");

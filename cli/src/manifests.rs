@@ -85,5 +85,6 @@ fn installation(args: ManifestsArgs) -> Result<Installation, Failure> {
         permissions: operator.add_to(runtime, &operators::Flags::default()).permissions()?,
         has_service_monitor: args.has_service_monitor,
         has_network_policy: args.has_network_policy,
+        webhooks: None,
     })
 }

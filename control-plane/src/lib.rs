@@ -183,7 +183,7 @@ pub fn mutating_policies() -> &'static str {
 
 /// A port on which no program listens, and each port once: another control plane may have it and not listen yet. It is
 /// below 32768: Linux gives the ports from there to outgoing connections, one of which could take the port.
-fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     static NEXT: LazyLock<AtomicU16> = LazyLock::new(|| AtomicU16::new(fastrand::u16(0..10_000)));
     iter::repeat_with(|| 20_000 + NEXT.fetch_add(1, Ordering::Relaxed) % 10_000)
         .find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok())

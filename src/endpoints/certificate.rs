@@ -22,7 +22,7 @@ use crate::locked;
 const AGE_MAX: Duration = Duration::from_secs(10);
 
 /// A certificate and its key, as they are now.
-pub(super) struct Certificate {
+pub(crate) struct Certificate {
     directory: Option<PathBuf>,
     current: Mutex<InUse>,
 }
@@ -40,7 +40,7 @@ struct PemFiles {
 }
 
 impl Certificate {
-    pub(super) fn new(directory: Option<&Path>) -> io::Result<Certificate> {
+    pub(crate) fn new(directory: Option<&Path>) -> io::Result<Certificate> {
         let pem = match directory {
             Some(directory) => PemFiles::read(directory)?,
             None => PemFiles::generate()?,
@@ -50,7 +50,7 @@ impl Certificate {
     }
 
     /// For the next connection. Files that cannot be used, as in the middle of a change, are tried again.
-    pub(super) fn acceptor(&self) -> TlsAcceptor {
+    pub(crate) fn acceptor(&self) -> TlsAcceptor {
         let mut current = locked(&self.current);
         if let Some(directory) = &self.directory
             && current.read.elapsed() >= AGE_MAX
@@ -85,20 +85,24 @@ impl PemFiles {
     }
 
     fn acceptor(&self) -> io::Result<TlsAcceptor> {
-        // Without the cause, which could quote the key.
-        let wrong = |what: &str| io::Error::other(format!("{what} in PEM"));
-        let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&self.certificate).collect();
-        let chain = chain.map_err(|_| wrong("tls.crt is not a certificate"))?;
-        let key =
-            PrivateKeyDer::from_pem_slice(&self.key).map_err(|_| wrong("tls.key is not a private key"))?;
-        let config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
-            .with_safe_default_protocol_versions()
-            .map_err(io::Error::other)?
-            .with_no_client_auth()
-            .with_single_cert(chain, key)
-            .map_err(|error| io::Error::other(format!("tls.crt and tls.key: {error}")))?;
-        Ok(TlsAcceptor::from(Arc::new(config)))
+        acceptor(&self.certificate, &self.key)
     }
+}
+
+/// Serves TLS with a certificate and its key, in PEM.
+pub(crate) fn acceptor(certificate: &[u8], key: &[u8]) -> io::Result<TlsAcceptor> {
+    // Without the cause, which could quote the key.
+    let wrong = |what: &str| io::Error::other(format!("{what} in PEM"));
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(certificate).collect();
+    let chain = chain.map_err(|_| wrong("tls.crt is not a certificate"))?;
+    let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| wrong("tls.key is not a private key"))?;
+    let config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(io::Error::other)?
+        .with_no_client_auth()
+        .with_single_cert(chain, key)
+        .map_err(|error| io::Error::other(format!("tls.crt and tls.key: {error}")))?;
+    Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
 #[cfg(test)]

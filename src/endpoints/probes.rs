@@ -23,7 +23,7 @@ use crate::{cluster::Cluster, watch::Health};
 pub(super) fn answer<B>(request: &Request<B>, cluster: &Cluster) -> HttpAnswer {
     let (status, text) = match (request.method(), request.uri().path()) {
         (&Method::GET | &Method::HEAD, "/livez" | "/healthz") => alive(&cluster.health()),
-        (&Method::GET | &Method::HEAD, "/readyz") => ready(&cluster.health()),
+        (&Method::GET | &Method::HEAD, "/readyz") => ready(&cluster.health(), cluster.lacks()),
         (&Method::GET | &Method::HEAD, _) => {
             (StatusCode::NOT_FOUND, "there is /livez and /readyz\n".to_owned())
         }
@@ -40,7 +40,7 @@ fn alive(watches: &[Arc<Health>]) -> (StatusCode, String) {
     }
 }
 
-fn ready(watches: &[Arc<Health>]) -> (StatusCode, String) {
+fn ready(watches: &[Arc<Health>], lacks: Vec<String>) -> (StatusCode, String) {
     let mut is_ready = !watches.is_empty();
     let mut lines = Vec::with_capacity(watches.len());
     for watch in watches {
@@ -52,6 +52,8 @@ fn ready(watches: &[Arc<Health>]) -> (StatusCode, String) {
         is_ready &= sign == '+';
         lines.push(format!("[{sign}] watch {}: {state}\n", watch.what()));
     }
+    is_ready &= lacks.is_empty();
+    lines.extend(lacks.into_iter().map(|lack| format!("[-] {lack}\n")));
     lines.sort();
     let text = lines.concat();
     match is_ready {

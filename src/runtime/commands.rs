@@ -329,11 +329,15 @@ fn installation(
     let runtime = Runtime::offline()?.leader_election(LeaderElection::default())?;
     let runtime = controllers(runtime.namespaces(watched.clone())?);
     let definitions = definitions_of(&runtime)?;
+    let webhooks = runtime.webhook_installation();
     let mut variables = vec![
         ("LEADER_ELECT".to_owned(), "true".to_owned()),
         ("METRICS_BIND_ADDRESS".to_owned(), ":8080".to_owned()),
         ("HEALTH_PROBE_BIND_ADDRESS".to_owned(), ":8081".to_owned()),
     ];
+    if webhooks.is_some() {
+        variables.push(("WEBHOOK_BIND_ADDRESS".to_owned(), ":9443".to_owned()));
+    }
     if !watched.is_empty() {
         variables.push(("WATCH_NAMESPACE".to_owned(), watched.join(",")));
     }
@@ -355,6 +359,7 @@ fn installation(
         permissions: runtime.permissions()?,
         has_service_monitor,
         has_network_policy,
+        webhooks,
     })
 }
 

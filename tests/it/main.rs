@@ -20,6 +20,7 @@ mod operator;
 mod proxy;
 mod tls;
 mod webhook;
+mod webhooks;
 mod fixture;
 
 // How the operator handles a MyWebserver.

@@ -1,0 +1,398 @@
+//! Looks after the certificates: a controller of the Service of the webhooks. The Service has one child, the Secret, and the authorities of the
+//! Secret are written into each `caBundle` of the operator's own configurations.
+//!
+//! ```text
+//! Service sites-webhook ─► Secret sites-webhook ─┬─► ValidatingWebhookConfiguration sites-webhook
+//!                                                ├─► MutatingWebhookConfiguration sites-webhook
+//!                                                └─► CustomResourceDefinition sites.example.com
+//! ```
+//!
+//! One process writes: the leader. Each replica watches the Secret, and serves what it has.
+
+use std::{
+    collections::BTreeSet,
+    convert::Infallible,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use prometheus_client::metrics::gauge::Gauge;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use tokio::{sync::Notify, time::Instant};
+use tokio_rustls::TlsAcceptor;
+use tracing::{info, warn};
+
+use super::{
+    Webhooks,
+    pki::{Lives, Pki},
+};
+use crate::{
+    children::{Children, Reporter},
+    cluster::{Cluster, Watch},
+    controller::{Builder, Controller, Operator, Reconcile},
+    endpoints::acceptor_of,
+    locked,
+    next::{Next, ReconcileError},
+    rbac::{Permission, Reach, Verb},
+    resource::{
+        Key, MANAGED_BY, ObjectMeta, Resource, Scope,
+        kinds::{Secret, Service},
+    },
+    runtime::Setup,
+    store::{Kept, Listening},
+};
+
+/// From the last `caBundle` with a new authority to its first certificate. In this time, each API server sees the new `caBundle`.
+const PROPAGATION: Duration = Duration::from_secs(60);
+/// How often to look at the clock.
+const LOOK: Duration = Duration::from_secs(60 * 60);
+/// Who waits, in `/readyz`.
+const WHO: &str = "webhooks";
+const NO_CERTIFICATE: &str = "there is no certificate yet";
+
+/// What is watched, and the certificate in use.
+pub(crate) struct Watched {
+    cluster: Cluster,
+    /// Of the Service and of the Secret.
+    key: Key,
+    services: Watch<Service>,
+    secrets: Watch<Secret>,
+    validating: Watch<ValidatingWebhookConfiguration>,
+    mutating: Watch<MutatingWebhookConfiguration>,
+    definitions: Watch<CustomResourceDefinition>,
+    served: Mutex<String>,
+    acceptor: Arc<Mutex<Option<TlsAcceptor>>>,
+    /// When the certificate ends.
+    expires: Gauge,
+    changed: Arc<Notify>,
+    _listening: Vec<Listening>,
+}
+
+/// Whom the API server calls.
+#[derive(Clone, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct ClientConfig {
+    ca_bundle: String,
+    url: String,
+}
+
+#[derive(Serialize, Deserialize)]
+struct ValidatingWebhookConfiguration {
+    metadata: ObjectMeta,
+    #[serde(default)]
+    webhooks: Vec<Hook>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct MutatingWebhookConfiguration {
+    metadata: ObjectMeta,
+    #[serde(default)]
+    webhooks: Vec<Hook>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Hook {
+    client_config: ClientConfig,
+}
+
+#[derive(Serialize, Deserialize)]
+struct CustomResourceDefinition {
+    metadata: ObjectMeta,
+    #[serde(default)]
+    spec: DefinitionSpec,
+}
+
+#[derive(Default, Serialize, Deserialize)]
+#[serde(default)]
+struct DefinitionSpec {
+    conversion: DefinitionConversion,
+}
+
+#[derive(Default, Serialize, Deserialize)]
+#[serde(default)]
+struct DefinitionConversion {
+    webhook: Option<Hook>,
+}
+
+crate::kind!(
+    ValidatingWebhookConfiguration,
+    "admissionregistration.k8s.io",
+    "v1",
+    "validatingwebhookconfigurations"
+);
+crate::kind!(
+    MutatingWebhookConfiguration,
+    "admissionregistration.k8s.io",
+    "v1",
+    "mutatingwebhookconfigurations"
+);
+crate::kind!(CustomResourceDefinition, "apiextensions.k8s.io", "v1", "customresourcedefinitions");
+
+/// An object by which the API server calls this operator.
+trait Calls: Resource {
+    /// Each call, by its JSON pointer.
+    fn calls(&self) -> Vec<(String, &ClientConfig)>;
+}
+
+impl Calls for ValidatingWebhookConfiguration {
+    fn calls(&self) -> Vec<(String, &ClientConfig)> {
+        calls_of(&self.webhooks)
+    }
+}
+
+impl Calls for MutatingWebhookConfiguration {
+    fn calls(&self) -> Vec<(String, &ClientConfig)> {
+        calls_of(&self.webhooks)
+    }
+}
+
+impl Calls for CustomResourceDefinition {
+    fn calls(&self) -> Vec<(String, &ClientConfig)> {
+        let path = "/spec/conversion/webhook/clientConfig".to_owned();
+        self.spec.conversion.webhook.iter().map(|hook| (path.clone(), &hook.client_config)).collect()
+    }
+}
+
+fn calls_of(hooks: &[Hook]) -> Vec<(String, &ClientConfig)> {
+    let hooks = hooks.iter().enumerate();
+    hooks.map(|(index, hook)| (format!("/webhooks/{index}/clientConfig"), &hook.client_config)).collect()
+}
+
+impl Watched {
+    pub(super) fn new(cluster: &Cluster, webhooks: &Webhooks) -> Arc<Watched> {
+        let name = webhooks.object_name();
+        let key = Key::namespaced(cluster.namespace(), name);
+        let own = || [Scope::one(&key)];
+        let configuration = || [Scope::one(&Key::cluster(name))];
+        let definitions = webhooks.converted().map(|name| Scope::one(&Key::cluster(name)));
+        let services = cluster.watch_keeping(own(), &Kept::everything());
+        let secrets = cluster.watch_keeping(own(), &Kept::everything());
+        let validating = cluster.watch_keeping(configuration(), &Kept::everything());
+        let mutating = cluster.watch_keeping(configuration(), &Kept::everything());
+        let definitions = cluster.watch_keeping(definitions.collect::<Vec<_>>(), &Kept::everything());
+        let changed = Arc::new(Notify::new());
+        fn notify<K: Resource>(watch: &Watch<K>, changed: &Arc<Notify>) -> Listening {
+            let changed = Arc::clone(changed);
+            watch.listen(move |_, _| changed.notify_one())
+        }
+        let listening = vec![
+            notify(&secrets, &changed),
+            notify(&validating, &changed),
+            notify(&mutating, &changed),
+            notify(&definitions, &changed),
+        ];
+        cluster.waits_for(WHO, Some(NO_CERTIFICATE));
+        let expires = Gauge::default();
+        let help = "When the certificate of the webhooks ends, in seconds since 1970";
+        cluster.metrics().register(
+            "listwatch_webhook_certificate_expiry_timestamp_seconds",
+            help,
+            expires.clone(),
+        );
+        Arc::new(Watched {
+            cluster: cluster.clone(),
+            key,
+            services,
+            secrets,
+            validating,
+            mutating,
+            definitions,
+            served: Mutex::default(),
+            acceptor: Arc::default(),
+            expires,
+            changed,
+            _listening: listening,
+        })
+    }
+
+    pub(super) fn acceptor(&self) -> &Arc<Mutex<Option<TlsAcceptor>>> {
+        &self.acceptor
+    }
+
+    /// What the operator may do, by the names of single objects.
+    pub(crate) fn permissions(webhooks: &Webhooks) -> Vec<Permission> {
+        let name = || vec![webhooks.object_name().to_owned()];
+        let read = [Verb::Get, Verb::List, Verb::Watch];
+        let write = [&read[..], &[Verb::Patch]].concat();
+        let own = Reach::OwnNamespace;
+        let why = "To keep the certificates of the webhooks.";
+        let all = Reach::AllNamespaces;
+        let bundles = "To write the caBundle of the operator's own webhooks.";
+        let definitions: Vec<String> = webhooks.converted().map(str::to_owned).collect();
+        let mut permissions = vec![
+            Permission::of::<Service>(own.clone(), &read, why).named(name()),
+            Permission::of::<Secret>(own.clone(), &write, why).named(name()),
+            // The API server cannot limit `create` to one name.
+            Permission::of::<Secret>(own.clone(), &[Verb::Create], why),
+            Permission::of_events(own),
+            Permission::of::<ValidatingWebhookConfiguration>(all.clone(), &write, bundles).named(name()),
+            Permission::of::<MutatingWebhookConfiguration>(all.clone(), &write, bundles).named(name()),
+        ];
+        if !definitions.is_empty() {
+            permissions
+                .push(Permission::of::<CustomResourceDefinition>(all, &write, bundles).named(definitions));
+        }
+        permissions
+    }
+
+    /// The certificates, as the Secret has them now.
+    fn pki(&self) -> Pki {
+        self.secrets.get(&self.key).map(|secret| Pki::read(&secret.data)).unwrap_or_default()
+    }
+
+    /// Whom the API server calls, in all objects.
+    fn calls(&self) -> Vec<ClientConfig> {
+        fn of<K: Calls>(watch: &Watch<K>) -> Vec<ClientConfig> {
+            let objects: Vec<Arc<K>> = watch.keys().iter().filter_map(|key| watch.get(key)).collect();
+            objects.iter().flat_map(|object| object.calls()).map(|(_, config)| config.clone()).collect()
+        }
+        [of(&self.validating), of(&self.mutating), of(&self.definitions)].concat()
+    }
+
+    /// The names in the certificate: of the Service, and the hosts of URLs.
+    fn names(&self) -> BTreeSet<String> {
+        let Key { namespace, name } = &self.key;
+        let service = format!("{name}.{}.svc", namespace.as_deref().unwrap_or_default());
+        let calls = self.calls();
+        let urls =
+            calls.iter().filter_map(|call| url::Url::parse(&call.url).ok()?.host_str().map(str::to_owned));
+        urls.chain([service]).collect()
+    }
+
+    /// Serves the certificate of the Secret whenever it has changed. Runs until dropped.
+    pub(super) async fn follow(&self) -> Infallible {
+        loop {
+            self.look();
+            self.changed.notified().await;
+        }
+    }
+
+    fn look(&self) {
+        let pki = self.pki();
+        if *locked(&self.served) != pki.certificate {
+            match acceptor_of(pki.certificate.as_bytes(), pki.key.as_bytes()) {
+                Ok(acceptor) => {
+                    info!(secret = %self.key, names = ?self.names(), "serves a new certificate");
+                    *locked(&self.acceptor) = Some(acceptor);
+                    locked(&self.served).clone_from(&pki.certificate);
+                    self.expires.set(pki.expires_secs().unwrap_or_default().try_into().unwrap_or_default());
+                }
+                Err(_) if pki == Pki::default() => {}
+                Err(error) => warn!(secret = %self.key, %error, "certificate not used"),
+            }
+        }
+        let names = self.names();
+        let lacks = |call: &ClientConfig| !pki.is_of(&text(&call.ca_bundle), &names);
+        let problem = if locked(&self.acceptor).is_none() {
+            Some(NO_CERTIFICATE)
+        } else if self.calls().iter().any(lacks) {
+            Some("a caBundle lacks the authority of the certificate")
+        } else {
+            None
+        };
+        self.cluster.waits_for(WHO, problem);
+    }
+}
+
+/// Keeps the Secret and each caBundle.
+pub(crate) struct Certificates {
+    /// Writes only while this process leads.
+    cluster: Cluster,
+    watched: Arc<Watched>,
+    secrets: Children<Secret>,
+    lives: Lives,
+    /// The newest authority, and since when each caBundle has it.
+    trusted: Mutex<(String, Option<Instant>)>,
+}
+
+/// The controller of the Service.
+pub(crate) fn controller(setup: Setup, watched: &Arc<Watched>) -> Controller<Certificates> {
+    // What it declares by itself would be for all objects of a kind: see `Watched::permissions`.
+    let cluster = setup.cluster.without_declarations();
+    let reporter = Reporter::new(&cluster, Some(setup.events));
+    let mut services = Builder::with(&cluster, &watched.services, Vec::new(), reporter, None);
+    let secrets = services.children_in(&watched.secrets);
+    fn wake<K: Resource>(services: &mut Builder<Service>, watch: &Watch<K>, key: &Key) {
+        let key = key.clone();
+        services.watches(watch, move |_| [key.clone()]);
+    }
+    wake(&mut services, &watched.validating, &watched.key);
+    wake(&mut services, &watched.mutating, &watched.key);
+    wake(&mut services, &watched.definitions, &watched.key);
+    let watched = Arc::clone(watched);
+    services.run_by(Certificates {
+        cluster,
+        watched,
+        secrets,
+        lives: Lives::default(),
+        trusted: Mutex::default(),
+    })
+}
+
+impl Operator for Certificates {
+    type Kind = Service;
+
+    async fn reconcile(&self, service: Reconcile<Service>) -> Result<Next, ReconcileError> {
+        // The API server verifies certificates, so its clock counts.
+        let now = self.cluster.server_time().await?;
+        let pki = self.watched.pki();
+        let is_trusted = self.is_trusted(&pki);
+        let next = pki.renewed(&self.watched.names(), now, self.lives, is_trusted);
+        let next = next.map_err(|error| format!("make a certificate: {error}"))?;
+        if next != pki {
+            let labels = [(MANAGED_BY, "listwatch")].into_iter().collect();
+            let metadata = ObjectMeta::of_child(&*service, &service.metadata.name, labels);
+            service.keep(&self.secrets, &Secret { metadata, data: next.data(), ..Secret::default() }).await;
+            // The change of the Secret is the next reconcile.
+            return Ok(Next::OnChange);
+        }
+        let bundle = STANDARD.encode(pki.bundle());
+        self.write(&self.watched.validating, &bundle).await?;
+        self.write(&self.watched.mutating, &bundle).await?;
+        self.write(&self.watched.definitions, &bundle).await?;
+        let wait = pki.due().duration_since(now).unwrap_or(self.propagation());
+        Ok(Next::After(if is_trusted { wait.min(LOOK) } else { self.propagation() }))
+    }
+}
+
+impl Certificates {
+    fn propagation(&self) -> Duration {
+        PROPAGATION.min(self.lives.certificate / 10)
+    }
+
+    /// Whether each API server trusts the newest authority.
+    fn is_trusted(&self, pki: &Pki) -> bool {
+        let has = |call: &ClientConfig| text(&call.ca_bundle).contains(pki.newest());
+        let is_in_all = !pki.newest().is_empty() && self.watched.calls().iter().all(has);
+        let mut trusted = locked(&self.trusted);
+        if !is_in_all || trusted.0 != pki.newest() {
+            *trusted = (pki.newest().to_owned(), None);
+        }
+        if is_in_all && trusted.1.is_none() {
+            trusted.1 = Some(Instant::now());
+        }
+        trusted.1.is_some_and(|since| since.elapsed() >= self.propagation())
+    }
+
+    /// Writes the authorities into each object that lacks them.
+    async fn write<K: Calls>(&self, watch: &Watch<K>, bundle: &str) -> Result<(), ReconcileError> {
+        for object in watch.keys().iter().filter_map(|key| watch.get(key)) {
+            let calls = object.calls().into_iter().filter(|(_, config)| config.ca_bundle != bundle);
+            let operations: Vec<_> = calls
+                .map(|(path, _)| json!({"op": "add", "path": format!("{path}/caBundle"), "value": bundle}))
+                .collect();
+            if !operations.is_empty() {
+                self.cluster.patch(&*object, operations).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The text of a caBundle.
+fn text(base64: &str) -> String {
+    STANDARD.decode(base64).ok().and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_default()
+}

@@ -1,0 +1,246 @@
+//! Conversion: the API server stores one version of an object, and asks the operator for the others.
+//!
+//! ```text
+//! POST /convert
+//! {"apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview", "request": {"uid": "705ab4f5-…",
+//!  "desiredAPIVersion": "example.com/v2", "objects": [{"apiVersion": "example.com/v1", "kind": "Site", …}, …]}}
+//!
+//! {"apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview", "response": {"uid": "705ab4f5-…",
+//!  "result": {"status": "Success"}, "convertedObjects": [{"apiVersion": "example.com/v2", "kind": "Site", …}, …]}}
+//! ```
+//!
+//! A version that cannot say everything loses nothing: the annotation `GROUP/converted` has what the stored version says besides, and each
+//! field returns from it unless a user of the other version has changed what it was made into.
+//!
+//! See <https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definition-versioning/#webhook-conversion>.
+//! Nothing in this file does I/O.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use super::{review, server};
+use crate::resource::Resource;
+
+const API_VERSION: &str = "apiextensions.k8s.io/v1";
+const KIND: &str = "ConversionReview";
+
+/// The versions of one kind.
+pub(super) struct Conversion {
+    /// `sites.example.com`, the name of the CustomResourceDefinition.
+    pub(super) definition: String,
+    group: &'static str,
+    kind: &'static str,
+    /// The version that is stored, to and from which the others are converted.
+    stored: &'static str,
+    others: BTreeMap<&'static str, Other>,
+}
+
+struct Other {
+    to_stored: Convert,
+    from_stored: Convert,
+}
+
+type Convert = fn(&Value) -> Result<Value, String>;
+
+/// The `request` of a ConversionReview.
+#[derive(Deserialize)]
+struct ConversionRequest {
+    uid: String,
+    #[serde(rename = "desiredAPIVersion")]
+    desired: String,
+    objects: Vec<Value>,
+}
+
+/// Answers a ConversionReview. `Err`: it is not one.
+pub(super) fn answer(conversions: &[Conversion], body: &[u8]) -> Result<Value, String> {
+    let ConversionRequest { uid, desired, objects } = server::read(body, API_VERSION, KIND)?;
+    let converted: Result<Vec<Value>, String> =
+        objects.into_iter().map(|object| convert(conversions, object, &desired)).collect();
+    let response = match converted {
+        Ok(objects) => json!({"uid": uid, "result": {"status": "Success"}, "convertedObjects": objects}),
+        Err(message) => json!({"uid": uid, "result": {"status": "Failure", "message": message}}),
+    };
+    Ok(json!({"apiVersion": API_VERSION, "kind": KIND, "response": response}))
+}
+
+fn convert(conversions: &[Conversion], object: Value, desired: &str) -> Result<Value, String> {
+    let (version, kind) = (object["apiVersion"].as_str().unwrap_or_default(), object["kind"].as_str());
+    let split = |api_version: &str| {
+        api_version.split_once('/').map(|(group, version)| (group.to_owned(), version.to_owned()))
+    };
+    let (Some((group, from)), Some((_, to))) = (split(version), split(desired)) else {
+        return Err(format!(
+            "cannot convert {version} to {desired}: a custom resource has a group and a version"
+        ));
+    };
+    let known = conversions.iter().find(|one| one.group == group && Some(one.kind) == kind);
+    let known = known.ok_or_else(|| format!("{} of {version} is not converted here", object["kind"]))?;
+    known.convert(object, &from, &to)
+}
+
+impl Conversion {
+    /// Of a kind whose stored version is this type.
+    pub(super) fn of<Stored: Resource>() -> Conversion {
+        Conversion {
+            definition: format!("{}.{}", Stored::PLURAL, Stored::GROUP),
+            group: Stored::GROUP,
+            kind: Stored::KIND,
+            stored: Stored::VERSION,
+            others: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn is_of<Stored: Resource>(&self) -> bool {
+        (self.group, self.kind, self.stored) == (Stored::GROUP, Stored::KIND, Stored::VERSION)
+    }
+
+    pub(super) fn add<Other, Stored>(&mut self)
+    where
+        Other: Resource + Serialize + From<Stored>,
+        Stored: Resource + Serialize + From<Other>,
+    {
+        let (to_stored, from_stored) = (to_stored::<Other, Stored>, from_stored::<Other, Stored>);
+        self.others.insert(Other::VERSION, self::Other { to_stored, from_stored });
+    }
+
+    fn convert(&self, object: Value, from: &str, to: &str) -> Result<Value, String> {
+        let other = |version: &str| {
+            let unknown = || format!("{} has no version {version}, only {}", self.kind, self.versions());
+            self.others.get(version).ok_or_else(unknown)
+        };
+        let mut object = object;
+        if from == to {
+            return Ok(object);
+        }
+        if from != self.stored {
+            object = (other(from)?.to_stored)(&object)?;
+        }
+        if to != self.stored {
+            object = (other(to)?.from_stored)(&object)?;
+        }
+        Ok(object)
+    }
+
+    fn versions(&self) -> String {
+        let all: Vec<&str> = self.others.keys().copied().chain([self.stored]).collect();
+        all.join(", ")
+    }
+}
+
+/// What the other version cannot say.
+#[derive(Serialize, Deserialize)]
+struct Lost {
+    /// A JSON pointer in the stored version.
+    path: String,
+    /// What the other version makes of the field. Absent: nothing.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    made: Value,
+    /// What it was.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    was: Value,
+}
+
+fn from_stored<Other, Stored>(object: &Value) -> Result<Value, String>
+where
+    Other: Resource + Serialize + From<Stored>,
+    Stored: Resource + Serialize + From<Other>,
+{
+    let stored = || typed::<Stored>(object);
+    let converted = json_of(&Other::from(stored()?))?;
+    // Not of the object as it came: a field that the type does not know is lost in each version.
+    let before = json_of(&stored()?)?;
+    let returned = json_of(&Stored::from(typed::<Other>(&converted)?))?;
+    let mut lost = Vec::new();
+    lose("", content(&before), content(&returned), &mut lost);
+    let mut converted = with_metadata::<Other>(object, &converted);
+    if !lost.is_empty() {
+        let text = serde_json::to_string(&lost).map_err(|error| error.to_string())?;
+        converted["metadata"]["annotations"][annotation::<Stored>()] = text.into();
+    }
+    Ok(converted)
+}
+
+fn to_stored<Other, Stored>(object: &Value) -> Result<Value, String>
+where
+    Other: Resource + Serialize,
+    Stored: Resource + Serialize + From<Other>,
+{
+    let converted = json_of(&Stored::from(typed::<Other>(object)?))?;
+    let mut converted = with_metadata::<Stored>(object, &converted);
+    let annotations = converted["metadata"].get_mut("annotations").and_then(Value::as_object_mut);
+    let Some(annotations) = annotations else { return Ok(converted) };
+    let lost = annotations.remove(&annotation::<Stored>());
+    if annotations.is_empty() {
+        converted["metadata"].as_object_mut().map(|metadata| metadata.remove("annotations"));
+    }
+    // A user may have edited it.
+    let lost =
+        lost.as_ref().and_then(Value::as_str).and_then(|text| serde_json::from_str::<Vec<Lost>>(text).ok());
+    for Lost { path, made, was } in lost.into_iter().flatten() {
+        if converted.pointer(&path).unwrap_or(&Value::Null) == &made {
+            put(&mut converted, &path, was);
+        }
+    }
+    Ok(converted)
+}
+
+/// In which fields two objects differ.
+fn lose(path: &str, was: Map<String, Value>, mut made: Map<String, Value>, lost: &mut Vec<Lost>) {
+    let missing: Vec<String> = made.keys().filter(|field| !was.contains_key(*field)).cloned().collect();
+    let fields = was.into_iter().chain(missing.into_iter().map(|field| (field, Value::Null)));
+    for (field, was) in fields {
+        let path = format!("{path}/{}", field.replace('~', "~0").replace('/', "~1"));
+        match (was, made.remove(&field).unwrap_or_default()) {
+            (Value::Object(was), Value::Object(made)) => lose(&path, was, made, lost),
+            (was, made) if was != made => lost.push(Lost { path, made, was }),
+            _ => {}
+        }
+    }
+}
+
+/// Sets a field whose parents are there, or removes it by null.
+fn put(object: &mut Value, path: &str, value: Value) {
+    let Some((parent, field)) = path.rsplit_once('/') else { return };
+    let field = field.replace("~1", "/").replace("~0", "~");
+    let Some(parent) = object.pointer_mut(parent).and_then(Value::as_object_mut) else { return };
+    match value {
+        Value::Null => drop(parent.remove(&field)),
+        value => drop(parent.insert(field, value)),
+    }
+}
+
+/// Everything but the metadata, the kind and the version.
+fn content(object: &Value) -> Map<String, Value> {
+    let mut content = object.as_object().cloned().unwrap_or_default();
+    content.retain(|field, _| !["metadata", "apiVersion", "kind"].contains(&&**field));
+    content
+}
+
+/// The content with the metadata of the object that came, of which a conversion may change labels and annotations alone. A field that the types
+/// do not write, such as a status that only the operator patches, stays.
+fn with_metadata<K: Resource>(object: &Value, converted: &Value) -> Value {
+    let mut whole = content(object);
+    whole.remove("spec");
+    whole.extend(content(converted));
+    whole.insert("apiVersion".to_owned(), K::api_version().into());
+    whole.insert("kind".to_owned(), K::KIND.into());
+    whole.insert("metadata".to_owned(), object["metadata"].clone());
+    whole.into()
+}
+
+fn annotation<K: Resource>() -> String {
+    format!("{}/converted", K::GROUP)
+}
+
+fn typed<T: Resource>(object: &Value) -> Result<T, String> {
+    review::typed(object).map_err(|error| {
+        let name = object["metadata"]["name"].as_str().unwrap_or_default();
+        format!("{} {name} of {}: {error}", T::KIND, T::api_version())
+    })
+}
+
+fn json_of<T: Serialize>(object: &T) -> Result<Value, String> {
+    serde_json::to_value(object).map_err(|error| error.to_string())
+}

@@ -1,0 +1,412 @@
+//! Tests webhooks of the library: validation, defaults, conversion and their certificates, with an operator in this process.
+
+use std::net::SocketAddr;
+
+use http::Method;
+use listwatch::{
+    manifests::Installation,
+    resource::ObjectMeta,
+    runtime::Runtime,
+    webhook::{Decision, Operation, Review, Validator, Webhooks},
+};
+use listwatch_control_plane::{eventually, free_port};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio::{
+    sync::oneshot,
+    task::{JoinHandle, JoinSet},
+};
+
+use crate::fixture::{Fixture, Kind, on};
+
+const CRD: &str = "\
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: sites.example.com}
+spec:
+  group: example.com
+  scope: Namespaced
+  names: {kind: Site, listKind: SiteList, plural: sites, singular: site}
+  versions:
+  - name: v1
+    served: true
+    storage: false
+    schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, properties: {
+      address: {type: string}}}}}}
+  - name: v2
+    served: true
+    storage: true
+    schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, properties: {
+      host: {type: string}, port: {type: integer}, aliases: {type: array, items: {type: string}}, unknown: {type: string}}}}}}
+";
+
+mod v1 {
+    use super::*;
+
+    #[derive(Serialize, Deserialize)]
+    pub struct Site {
+        pub metadata: ObjectMeta,
+        pub spec: SiteSpec,
+    }
+
+    #[derive(Serialize, Deserialize)]
+    pub struct SiteSpec {
+        /// `host:port`
+        pub address: String,
+    }
+
+    listwatch::kind!(Site, "example.com", "v1", "sites");
+
+    impl From<super::Site> for Site {
+        fn from(site: super::Site) -> Site {
+            let super::Site { metadata, spec: super::SiteSpec { host, port, .. } } = site;
+            Site { metadata, spec: SiteSpec { address: format!("{host}:{port}") } }
+        }
+    }
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Site {
+    metadata: ObjectMeta,
+    spec: SiteSpec,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct SiteSpec {
+    host: String,
+    #[serde(default)]
+    port: u16,
+    #[serde(default)]
+    aliases: Vec<String>,
+}
+
+listwatch::kind!(Site, "example.com", "v2", "sites");
+
+impl From<v1::Site> for Site {
+    fn from(site: v1::Site) -> Site {
+        let v1::Site { metadata, spec: v1::SiteSpec { address } } = site;
+        let (host, port) = address.rsplit_once(':').unwrap_or((&address, ""));
+        let spec = SiteSpec { host: host.to_owned(), port: port.parse().unwrap_or(80), aliases: Vec::new() };
+        Site { metadata, spec }
+    }
+}
+
+struct Hosts;
+
+impl Validator for Hosts {
+    type Kind = Site;
+
+    async fn validate(&self, review: &Review<Site>) -> Decision {
+        let SiteSpec { host, aliases, .. } = &review.object.spec;
+        assert!(host != "panic.example.com");
+        if host == "slow.example.com" {
+            std::future::pending::<()>().await;
+        }
+        let mut decision = Decision::allowed();
+        if !host.contains('.') {
+            decision = decision.invalid("spec.host", host, "must have a domain");
+        }
+        if aliases.contains(host) {
+            decision = decision.duplicate("spec.aliases[0]", host);
+        }
+        if let Some(old) = &review.old
+            && old.spec.host != *host
+        {
+            decision = decision.warning(format!("the host was {}", old.spec.host));
+        }
+        assert_eq!(review.old.is_some(), review.operation == Operation::Update);
+        assert!(!review.user.username.is_empty());
+        decision
+    }
+}
+
+fn webhooks() -> Webhooks {
+    Webhooks::new("example.com/sites-webhook")
+        .validates(|_| Hosts)
+        .defaults(|site: &mut Site| {
+            site.spec.host = site.spec.host.to_lowercase();
+            if site.spec.port == 0 {
+                site.spec.port = 443;
+            }
+        })
+        .converts::<v1::Site, Site>()
+        .timeout_seconds(2)
+}
+
+/// An operator with webhooks. Dropped: ended.
+struct Serving {
+    stop: oneshot::Sender<()>,
+    running: JoinHandle<()>,
+}
+
+impl Serving {
+    fn start(fixture: &Fixture, address: SocketAddr) -> Serving {
+        let (stop, stopped) = oneshot::channel::<()>();
+        let runtime =
+            Runtime::new(fixture.client.clone()).webhooks(webhooks()).webhook_bind_address(address, None);
+        let run = async move {
+            runtime.run_until(async { drop(stopped.await) }).await.unwrap();
+        };
+        Serving { stop, running: tokio::spawn(run) }
+    }
+
+    async fn end(self) {
+        drop(self.stop);
+        self.running.await.unwrap();
+    }
+}
+
+/// Installs all that `manifests` prints but the operator, which the API server calls at an address instead of a Service.
+async fn install(fixture: &Fixture, address: SocketAddr) {
+    let definition = listwatch_yaml::documents(CRD).next().unwrap().unwrap();
+    let installation = Installation {
+        name: "site-operator".to_owned(),
+        namespace: "default".to_owned(),
+        image: String::new(),
+        replicas: 1,
+        args: Vec::new(),
+        variables: Vec::new(),
+        definitions: vec![definition],
+        roles_of_users: Vec::new(),
+        permissions: Runtime::offline().unwrap().webhooks(webhooks()).permissions().unwrap(),
+        has_service_monitor: false,
+        has_network_policy: false,
+        webhooks: Some(webhooks().installation()),
+    };
+    for mut object in installation.objects() {
+        let kind = object["kind"].as_str().unwrap().to_owned();
+        let call = |call: &mut Value| {
+            let path = call["service"]["path"].as_str().unwrap().to_owned();
+            *call = json!({"url": format!("https://{address}{path}")});
+        };
+        let path = match &*kind {
+            "CustomResourceDefinition" => {
+                call(&mut object["spec"]["conversion"]["webhook"]["clientConfig"]);
+                "/apis/apiextensions.k8s.io/v1/customresourcedefinitions".to_owned()
+            }
+            "ValidatingWebhookConfiguration" | "MutatingWebhookConfiguration" => {
+                object["webhooks"]
+                    .as_array_mut()
+                    .unwrap()
+                    .iter_mut()
+                    .for_each(|hook| call(&mut hook["clientConfig"]));
+                format!("/apis/admissionregistration.k8s.io/v1/{}s", kind.to_lowercase())
+            }
+            "Service" => "/api/v1/namespaces/default/services".to_owned(),
+            _ => continue,
+        };
+        fixture.try_create(&path, &object).await.unwrap();
+    }
+}
+
+async fn send(
+    fixture: &Fixture,
+    method: Method,
+    version: &str,
+    name: &str,
+    body: Value,
+) -> Result<Value, String> {
+    let name = if name.is_empty() { String::new() } else { format!("/{name}") };
+    let path = format!("/apis/example.com/{version}/namespaces/{}/sites{name}", fixture.namespace);
+    let media_type =
+        if method == Method::PATCH { "application/merge-patch+json" } else { "application/json" };
+    fixture.send(method, &path, media_type, &body).await.map_err(|error| error.to_string())
+}
+
+async fn create(fixture: &Fixture, name: &str, spec: Value) -> Result<Value, String> {
+    let site =
+        json!({"apiVersion": "example.com/v2", "kind": "Site", "metadata": {"name": name}, "spec": spec});
+    send(fixture, Method::POST, "v2", "", site).await
+}
+
+/// Waits until the API server calls the webhooks.
+async fn until_called(fixture: &Fixture) {
+    eventually("a site to be created", async || {
+        let created = create(fixture, "ready", json!({"host": "ready.example.com"})).await;
+        (created.is_ok() || created.is_err_and(|error| error.contains("already exists"))).then_some(())
+    })
+    .await;
+}
+
+async fn with_operator(fixture: &Fixture) -> (Serving, SocketAddr) {
+    let address = ([127, 0, 0, 1], free_port()).into();
+    fixture.create_namespace().await;
+    install(fixture, address).await;
+    let serving = Serving::start(fixture, address);
+    until_called(fixture).await;
+    (serving, address)
+}
+
+const SERVERS: &[Kind] = &[Kind::EmbeddedBare, Kind::RealPaged];
+
+#[tokio::test]
+async fn objects_are_denied_changed_and_converted() {
+    on(SERVERS, async |fixture| {
+        let (serving, _) = with_operator(fixture).await;
+        let spec = json!({"host": "local", "aliases": ["local"]});
+        let error = create(fixture, "web", spec).await.unwrap_err();
+        let expected = "422 Invalid: admission webhook \"validate.sites.example.com\" denied the request: \
+                        Site.example.com \"web\" is invalid: [spec.host: Invalid value: \"local\": must have a domain, \
+                        spec.aliases[0]: Duplicate value: \"local\"]";
+        assert!(error.contains(expected), "{error}");
+
+        let web = create(fixture, "web", json!({"host": "WEB.example.com", "aliases": ["www"], "unknown": "kept"})).await;
+        let expected = json!({"host": "web.example.com", "port": 443, "aliases": ["www"], "unknown": "kept"});
+        assert_eq!(web.unwrap()["spec"], expected);
+
+        let old = send(fixture, Method::GET, "v1", "web", json!(null)).await.unwrap();
+        assert_eq!(old["spec"], json!({"address": "web.example.com:443"}));
+        let edit = json!({"spec": {"address": "web.example.com:8443"}});
+        let edited = send(fixture, Method::PATCH, "v1", "web", edit).await.unwrap();
+        assert_eq!(edited["apiVersion"], "example.com/v1");
+        let new = send(fixture, Method::GET, "v2", "web", json!(null)).await.unwrap();
+        let expected = json!({"host": "web.example.com", "port": 8443, "aliases": ["www"]});
+        assert_eq!((&new["spec"], &new["metadata"]["annotations"]), (&expected, &json!(null)));
+
+        for (host, expected) in [
+            ("panic.example.com", "the webhook panicked; its log says why"),
+            ("slow.example.com", "context deadline exceeded"),
+        ] {
+            let error = create(fixture, "odd", json!({"host": host})).await.unwrap_err();
+            assert!(error.contains("failed calling webhook") && error.contains(expected), "{error}");
+        }
+        serving.end().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_operator_that_is_down_blocks_no_deletion() {
+    on(SERVERS, async |fixture| {
+        let (serving, _) = with_operator(fixture).await;
+        let edit = json!({"metadata": {"finalizers": ["example.com/cleanup"]}});
+        send(fixture, Method::PATCH, "v2", "ready", edit).await.unwrap();
+        serving.end().await;
+        let error = create(fixture, "web", json!({"host": "web.example.com"})).await.unwrap_err();
+        assert!(error.contains("connection refused"), "{error}");
+        send(fixture, Method::DELETE, "v2", "ready", json!(null)).await.unwrap();
+        send(fixture, Method::PATCH, "v2", "ready", json!({"metadata": {"finalizers": null}})).await.unwrap();
+        let gone = send(fixture, Method::GET, "v2", "ready", json!(null)).await.unwrap_err();
+        assert!(gone.contains("404"), "{gone}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn certificates_that_somebody_breaks_are_repaired() {
+    on(SERVERS, async |fixture| {
+        let (serving, address) = with_operator(fixture).await;
+        let configuration =
+            "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/sites-webhook";
+        let definition = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/sites.example.com";
+        let secret = "/api/v1/namespaces/default/secrets/sites-webhook";
+        let get =
+            async |path: &str| -> Value { serde_json::from_str(&fixture.raw(path).await.unwrap()).unwrap() };
+        let bundle = async || get(configuration).await["webhooks"][0]["clientConfig"]["caBundle"].clone();
+        let patch = "application/json-patch+json";
+
+        let before = bundle().await;
+        let edit = json!([{"op": "replace", "path": "/webhooks/0/clientConfig/caBundle", "value": ""}]);
+        fixture.send(Method::PATCH, configuration, patch, &edit).await.unwrap();
+        eventually("the caBundle", async || (bundle().await == before).then_some(())).await;
+        let edit = json!([{"op": "remove", "path": "/spec/conversion/webhook/clientConfig/caBundle"}]);
+        fixture.send(Method::PATCH, definition, patch, &edit).await.unwrap();
+        eventually("the caBundle", async || {
+            let definition = get(definition).await;
+            (definition["spec"]["conversion"]["webhook"]["clientConfig"]["caBundle"] == before).then_some(())
+        })
+        .await;
+
+        for edit in
+            [json!(null), json!({"data": null}), json!({"data": {"ca.crt": "eA==", "tls.crt": "eA=="}})]
+        {
+            let before = bundle().await;
+            let (method, media_type) = match &edit {
+                Value::Null => (Method::DELETE, "application/json"),
+                _ => (Method::PATCH, "application/merge-patch+json"),
+            };
+            fixture.send(method, secret, media_type, &edit).await.unwrap();
+            eventually("another caBundle", async || (bundle().await != before).then_some(())).await;
+            let name = format!("site-{}", listwatch_control_plane::unique());
+            eventually("a site", async || create(fixture, &name, json!({"host": "a.b"})).await.ok()).await;
+        }
+        // The leader gives way to another replica, at the same address.
+        let before = bundle().await;
+        serving.end().await;
+        let serving = Serving::start(fixture, address);
+        until_called(fixture).await;
+        assert_eq!(bundle().await, before);
+        serving.end().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_request_that_is_not_a_review_gets_a_clear_answer_and_harms_no_other() {
+    on(&[Kind::EmbeddedBare], async |fixture| {
+        let (serving, address) = with_operator(fixture).await;
+        let http = reqwest::Client::builder().tls_danger_accept_invalid_certs(true).build().unwrap();
+        let post = async |path: &str, body: String| {
+            let answer = http.post(format!("https://{address}{path}")).body(body).send().await.unwrap();
+            (answer.status().as_u16(), answer.text().await.unwrap())
+        };
+        let review = |api_version: &str, kind: &str, request: Value| {
+            json!({"apiVersion": api_version, "kind": kind, "request": request}).to_string()
+        };
+        let admission = |request: Value| review("admission.k8s.io/v1", "AdmissionReview", request);
+        let validate = "/validate-example-com-v2-site";
+        for (path, body, code, expected) in [
+            ("/", String::new(), 404, "no webhook at /"),
+            (validate, String::new(), 400, "the body is not a review in JSON: EOF while parsing"),
+            (validate, "[".repeat(10_000), 400, "the body is not a review in JSON: invalid type"),
+            (validate, review("admission.k8s.io/v1beta1", "AdmissionReview", json!({})), 400, "not \"AdmissionReview\" of \"admission.k8s.io/v1beta1\""),
+            (validate, review("v1", "Pod", json!(null)), 400, "expected kind AdmissionReview of admission.k8s.io/v1"),
+            (validate, admission(json!(null)), 400, "the AdmissionReview has no request"),
+            (validate, admission(json!({"uid": "u"})), 400, "the request of the AdmissionReview: missing field `operation`"),
+            (validate, admission(json!({"uid": "u", "operation": "CREATE"})), 400, "missing field `object`"),
+            (validate, "x".repeat(9 * 1024 * 1024), 400, "read the review, of at most 8388608 bytes"),
+            ("/convert", admission(json!({})), 400, "expected kind ConversionReview of apiextensions.k8s.io/v1"),
+        ] {
+            let (status, text) = post(path, body).await;
+            assert_eq!(status, code, "{text}");
+            assert!(text.contains(expected), "{text}");
+        }
+        let convert = |desired: &str, object: Value| {
+            let request = json!({"uid": "u", "desiredAPIVersion": desired, "objects": [object]});
+            post("/convert", review("apiextensions.k8s.io/v1", "ConversionReview", request))
+        };
+        let site = |version: &str, spec: Value| json!({"apiVersion": version, "kind": "Site", "metadata": {"name": "a"}, "spec": spec});
+        for (desired, object, expected) in [
+            ("example.com/v2", json!({"apiVersion": "example.com/v1", "kind": "Page"}), "\"Page\" of example.com/v1 is not converted here"),
+            ("v2", site("v1", json!({})), "cannot convert v1 to v2"),
+            ("example.com/v2", site("example.com/v3", json!({})), "Site has no version v3, only v1, v2"),
+            ("example.com/v2", site("example.com/v1", json!({"address": 1})), "Site a of example.com/v1: invalid type"),
+        ] {
+            let (status, text) = convert(desired, object).await;
+            let review: Value = serde_json::from_str(&text).unwrap();
+            let result = &review["response"]["result"];
+            assert_eq!((status, &result["status"]), (200, &json!("Failure")), "{text}");
+            assert!(result["message"].as_str().unwrap().contains(expected), "{text}");
+        }
+        // An object that the operator cannot read is denied.
+        let request = json!({"uid": "u", "operation": "CREATE", "object": {"metadata": {}, "spec": {"host": 1}}});
+        let (_, text) = post(validate, admission(request)).await;
+        assert!(text.contains("the operator cannot read the object: invalid type: integer `1`"), "{text}");
+
+        let mut creating = JoinSet::new();
+        for number in 0..500 {
+            let user = fixture.user.clone();
+            creating.spawn(async move {
+                let path = format!("/apis/example.com/v2/namespaces/{}/sites", user.namespace);
+                let metadata = json!({"name": format!("many-{number}")});
+                let site = json!({"apiVersion": "example.com/v2", "kind": "Site", "metadata": metadata, "spec": {"host": "a.b"}});
+                user.try_create(&path, &site).await.map(drop)
+            });
+        }
+        for created in creating.join_all().await {
+            created.unwrap();
+        }
+        serving.end().await;
+    })
+    .await;
+}
