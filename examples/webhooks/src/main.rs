@@ -1,0 +1,130 @@
+//! Webhooks without cert-manager: a Site in two versions, whose host no other Site may have.
+//!
+//! ```text
+//! site-webhooks manifests --image site-webhooks:1 | kubectl apply -f -
+//! ```
+//!
+//! A CEL rule of the CRD sees one object, so it cannot know the hosts of others. A CRD without a webhook changes only the name of a version.
+
+use listwatch::{
+    cluster::Watch,
+    controller::{Next, Operator, Reconcile, ReconcileError},
+    crd,
+    resource::{ObjectMeta, Scope},
+    runtime::{self, RuntimeError},
+    webhook::{Decision, Review, Validator, Webhooks},
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// The version that is stored.
+#[derive(Clone, Serialize, Deserialize)]
+struct Site {
+    metadata: ObjectMeta,
+    spec: SiteSpec,
+}
+
+#[derive(Clone, Serialize, Deserialize, JsonSchema)]
+struct SiteSpec {
+    /// The name under which the site is found. No other site may have it.
+    host: String,
+    /// The port; 443 by default.
+    #[serde(default)]
+    port: i32,
+    /// Further names.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    aliases: Vec<String>,
+}
+
+listwatch::kind!(Site, "example.com", "v2", "sites");
+
+mod v1 {
+    use super::*;
+
+    /// Has no aliases. The library keeps them in an annotation.
+    #[derive(Serialize, Deserialize)]
+    pub(super) struct Site {
+        pub(super) metadata: ObjectMeta,
+        pub(super) spec: SiteSpec,
+    }
+
+    #[derive(Serialize, Deserialize, JsonSchema)]
+    pub(super) struct SiteSpec {
+        /// `host:port`
+        pub(super) address: String,
+    }
+
+    listwatch::kind!(Site, "example.com", "v1", "sites");
+}
+
+impl From<Site> for v1::Site {
+    fn from(Site { metadata, spec: SiteSpec { host, port, .. } }: Site) -> v1::Site {
+        v1::Site { metadata, spec: v1::SiteSpec { address: format!("{host}:{port}") } }
+    }
+}
+
+impl From<v1::Site> for Site {
+    fn from(v1::Site { metadata, spec: v1::SiteSpec { address } }: v1::Site) -> Site {
+        let (host, port) = address.rsplit_once(':').unwrap_or((&address, ""));
+        let spec =
+            SiteSpec { host: host.to_owned(), port: port.parse().unwrap_or_default(), aliases: Vec::new() };
+        Site { metadata, spec }
+    }
+}
+
+/// Looks at all sites.
+struct Hosts {
+    sites: Watch<Site>,
+}
+
+impl Validator for Hosts {
+    type Kind = Site;
+
+    async fn validate(&self, review: &Review<Site>) -> Decision {
+        let Site { metadata, spec } = &review.object;
+        let others = self.sites.keys().into_iter().filter(|key| *key != metadata.key());
+        let is_taken =
+            others.filter_map(|key| self.sites.get(&key)).any(|other| other.spec.host == spec.host);
+        if is_taken { Decision::allowed().duplicate("spec.host", &spec.host) } else { Decision::allowed() }
+    }
+}
+
+/// Does nothing more: another operator would make something of the sites.
+struct Sites;
+
+impl Operator for Sites {
+    type Kind = Site;
+
+    async fn reconcile(&self, _: Reconcile<Site>) -> Result<Next, ReconcileError> {
+        Ok(Next::OnChange)
+    }
+}
+
+fn definition() -> String {
+    let definition = crd::of::<Site, SiteSpec>("site", "A web site.");
+    let older =
+        |schema: &mut serde_json::Value| schema["properties"]["spec"] = crd::schema_of::<v1::SiteSpec>();
+    definition.older_version("v1", older).yaml()
+}
+
+fn webhooks() -> Webhooks {
+    Webhooks::new("example.com/sites-webhook")
+        .defaults(|site: &mut Site| {
+            site.spec.host = site.spec.host.to_lowercase();
+            if site.spec.port == 0 {
+                site.spec.port = 443;
+            }
+        })
+        .validates(|cluster| Hosts { sites: cluster.watch_reconciled([Scope::default()]) })
+        .converts::<v1::Site, Site>()
+}
+
+fn main() -> Result<(), RuntimeError> {
+    listwatch::log::start()?;
+    runtime::main("site-operator", |runtime| {
+        let runtime = runtime.definitions(definition()).webhooks(webhooks());
+        runtime.controller("example.com/sites", |setup| {
+            setup.kind_without_status::<Site>("site-operator").run_by(Sites)
+        })
+    })
+}
