@@ -25,7 +25,6 @@ pub(crate) mod config;
 mod connections;
 mod credential;
 mod curl;
-mod delete;
 mod dry_run;
 mod error;
 mod error_answer;
@@ -38,7 +37,6 @@ mod kubeconfig;
 mod leadership;
 pub(crate) mod list;
 mod no_answer;
-mod patch;
 mod request;
 mod retry;
 mod settings;
@@ -55,15 +53,15 @@ use std::{
 use ::http::{HeaderName, Method};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use serde_json::Value;
+use serde_json::{Value, json};
+use smol_str::SmolStr;
 
 use crate::{
     metrics::Metrics,
-    resource::{Accept, Key, Resource, from_json},
+    resource::{Accept, Key, Resource, Uid, from_json},
 };
 pub use config::{Config, Env, Options};
 pub use curl::CurlFrom;
-pub use delete::DeleteOptions;
 pub(crate) use dry_run::DryRun;
 pub use dry_run::PlannedWrite;
 use error::Cause;
@@ -78,7 +76,6 @@ pub(crate) use leadership::Leadership;
 
 pub use list::{Collection, Page, WatchFrom, WatchMode};
 pub(crate) use list::{LIST_STREAM_BYTES, PageBody, Permit, PermitFor};
-pub use patch::{Part, Patch};
 pub use request::{Answer, Head, Request};
 use tap::Tap;
 
@@ -106,6 +103,33 @@ pub struct Client {
     leadership: Leadership,
     /// Writes are only tried.
     dry_run: Option<Arc<DryRun>>,
+}
+
+/// The part of an object that a patch changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// The object without its status.
+    Object,
+    /// The subresource `status`.
+    Status,
+}
+
+/// A change to an object. It has no `Debug`: the object may be a Secret.
+#[derive(Clone)]
+pub enum Patch {
+    /// `application/json-patch+json`: operations. The API server applies either all of them or none.
+    Json(Vec<Value>),
+    /// `application/merge-patch+json`: sets the fields of the patch, removes those that are `null`, replaces lists.
+    Merge(Value),
+}
+
+/// Preconditions of a delete. The default has none.
+#[derive(Clone, Debug, Default)]
+pub struct DeleteOptions {
+    /// Another uid is a 409.
+    pub uid: Option<Uid>,
+    /// Another resourceVersion is a 409.
+    pub version: Option<SmolStr>,
 }
 
 impl Client {
@@ -249,6 +273,55 @@ impl Client {
         Ok(created)
     }
 
+    /// Changes an object. Returns the whole object.
+    pub async fn patch<K: Resource>(&self, key: &Key, part: Part, patch: &Patch) -> Result<K, Error> {
+        let subresource = match part {
+            Part::Object => "",
+            Part::Status => "/status",
+        };
+        let wrong = |cause: Cause| cause.about("patch", name::<K>(key) + subresource);
+        let path = path::<K>(key).map_err(wrong)? + subresource;
+        let request = Request::get(path).accept(accept_object(K::ACCEPT)).patches(patch);
+        let patched = self.typed(request, OBJECT_BYTES_MAX, K::KIND).await.map_err(wrong);
+        self.wrote::<K, _>("patch", &patched);
+        patched
+    }
+
+    /// Asks whether the API server would accept a change, after admission. Nothing is changed. See
+    /// <https://kubernetes.io/docs/reference/using-api/api-concepts/#dry-run>.
+    pub(crate) async fn patch_dry_run<K: Resource>(&self, key: &Key, patch: &Patch) -> Result<(), Error> {
+        let wrong = |cause: Cause| cause.about("patch", name::<K>(key));
+        let path = path::<K>(key).map_err(wrong)?;
+        let mut request = Request::get(path).accept(accept_object(K::ACCEPT)).patches(patch);
+        request.query.push(("dryRun", "All".into()));
+        self.typed::<K>(request, OBJECT_BYTES_MAX, K::KIND).await.map(drop).map_err(wrong)
+    }
+
+    /// Deletes an object. If it has finalizers, the server only sets its deletionTimestamp; then the object is returned.
+    pub async fn delete<K: Resource>(&self, key: &Key, options: &DeleteOptions) -> Result<Option<K>, Error> {
+        #[derive(Deserialize)]
+        struct Kind {
+            #[serde(rename = "kind")]
+            _kind: String,
+        }
+        let wrong = |cause: Cause| cause.about("delete", name::<K>(key));
+        let path = path::<K>(key).map_err(wrong)?;
+        let request = Request::get(path).sends(Method::DELETE, JSON, options.to_json::<K>());
+        let answer = self.call(&request, OBJECT_BYTES_MAX).await.map_err(wrong);
+        self.wrote::<K, _>("delete", &answer);
+        let answer = answer?;
+        if let Ok(object) = from_json::<K>(&answer.body) {
+            return Ok(Some(object).filter(|object| object.metadata().is_terminating()));
+        }
+        // Otherwise the answer must be a Status. An HTML page of a proxy does not mean that the object was deleted.
+        match from_json::<Kind>(&answer.body) {
+            Ok(_) => Ok(None),
+            Err(error) => {
+                Err(wrong(not_json(&request.path, &answer.headers, &answer.body, "a Status", &error)))
+            }
+        }
+    }
+
     /// Counts a write.
     fn wrote<K: Resource, T>(&self, verb: &str, answer: &Result<T, Error>) {
         let code = match answer {
@@ -330,10 +403,36 @@ impl fmt::Debug for Client {
     }
 }
 
+impl DeleteOptions {
+    fn to_json<K: Resource>(&self) -> Vec<u8> {
+        let mut options = json!({ "apiVersion": "v1", "kind": "DeleteOptions" });
+        // By default, the server orphans the dependents of a Job or a ReplicationController: `DefaultGarbageCollectionPolicy` in
+        // kubernetes/pkg/registry. No operator here deletes a ReplicationController.
+        if (K::GROUP, K::KIND) == ("batch", "Job") {
+            options["propagationPolicy"] = "Background".into();
+        }
+        if let Some(uid) = &self.uid {
+            options["preconditions"]["uid"] = json!(uid);
+        }
+        if let Some(version) = &self.version {
+            options["preconditions"]["resourceVersion"] = version.as_str().into();
+        }
+        options.to_string().into_bytes()
+    }
+}
+
 impl Request {
     fn accept(mut self, media_type: &'static str) -> Request {
         self.accept = media_type.into();
         self
+    }
+
+    fn patches(self, patch: &Patch) -> Request {
+        let (content_type, body) = match patch {
+            Patch::Json(operations) => ("application/json-patch+json", serde_json::to_vec(operations)),
+            Patch::Merge(object) => ("application/merge-patch+json", serde_json::to_vec(object)),
+        };
+        self.sends(Method::PATCH, content_type, body.expect("JSON values are JSON"))
     }
 
     fn about(&self, cause: Cause) -> Error {
@@ -381,7 +480,7 @@ fn segment(name: &str) -> Result<String, Cause> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::resource::kinds::Deployment;
+    use crate::resource::kinds::{Deployment, Service};
 
     #[test]
     fn a_name_stays_one_part_of_the_path() {
@@ -396,6 +495,17 @@ mod tests {
             assert_eq!(path("a", odd), Err(format!("{odd:?} is not a name")));
             assert_eq!(path(odd, "x"), Err(format!("{odd:?} is not a name")));
         }
+    }
+
+    #[test]
+    fn delete_options_name_only_what_is_asked_for() {
+        let json = |options: DeleteOptions| String::from_utf8(options.to_json::<Service>()).expect("text");
+        assert_eq!(json(DeleteOptions::default()), r#"{"apiVersion":"v1","kind":"DeleteOptions"}"#);
+        let options = DeleteOptions { uid: Some("u".into()), version: Some("7".into()) };
+        assert_eq!(
+            json(options),
+            r#"{"apiVersion":"v1","kind":"DeleteOptions","preconditions":{"resourceVersion":"7","uid":"u"}}"#
+        );
     }
 
     #[test]

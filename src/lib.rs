@@ -47,8 +47,7 @@
 //! resource/diff.rs           the differences become the operations of a JSON patch
 //! children/keep.rs           patch() sends nothing if admission alone made it differ, or if the correction must wait
 //! cluster.rs                 Cluster::patch sends the patch, and puts the answer into the Store
-//! client/patch.rs            Client::patch makes the request: PATCH, path, body
-//! client.rs                  call() refuses a write if this process does not lead
+//! client.rs                  Client::patch makes the request: PATCH, path, body; call() refuses it if this process does not lead
 //! client/http.rs             call() sends the request, with credential, deadline and retries
 //! ```
 //!
