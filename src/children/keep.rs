@@ -82,14 +82,15 @@ impl<O: Resource, K: Resource + Serialize> Keep<'_, O, K> {
     pub(super) async fn missing(&self) -> Step<K> {
         let Children { cluster, refused, .. } = self.children;
         let name = self.name();
-        let create = || self.unless_refused(&name, self.create());
+        let owner = self.owner.metadata();
+        let create = || refused.unless_refused(owner, &self.key, &name, self.create());
         if self.stage == Stage::New {
             match create().await {
                 Err(failure) if failure.error.is_already_exists() => {}
                 created => return created,
             }
         }
-        if let Some(error) = refused.pending(&self.owner.metadata().uid, &self.id(&name)) {
+        if let Some(error) = refused.pending(&owner.uid, &write::id(owner, &self.key, &name)) {
             return Err(error.into());
         }
         // The watch may miss an object of that name: it has a label selector. So a GET comes first, because a create counts
@@ -163,7 +164,8 @@ impl<O: Resource, K: Resource + Serialize> Keep<'_, O, K> {
             return Ok((Child::Kept(live), None));
         }
         let change = write::change::<K>(&self.key, paths(&operations));
-        let patched = self.unless_refused(&change, self.patch(&live, operations)).await;
+        let (owner, patching) = (self.owner.metadata(), self.patch(&live, operations));
+        let patched = self.children.refused.unless_refused(owner, &self.key, &change, patching).await;
         patched.map_err(|failure| Failure { live: failure.live.or(Some(live)), ..failure })
     }
 
@@ -236,7 +238,7 @@ impl<O: Resource, K: Resource + Serialize> Keep<'_, O, K> {
                 false => Ok((Child::OwnerGone, None)),
             }
         };
-        self.unless_refused("replace", replaced).await
+        self.children.refused.unless_refused(self.owner.metadata(), &self.key, "replace", replaced).await
     }
 
     /// Adopts an object that has the annotation, and then corrects it. Not if the owner no longer exists on the API server, or is
@@ -261,22 +263,7 @@ impl<O: Resource, K: Resource + Serialize> Keep<'_, O, K> {
             let (child, write) = self.correct(adopted).await?;
             Ok((child, write.or(Some(Write::Updated(change)))))
         };
-        self.unless_refused("adopt", adopted).await
-    }
-
-    /// Runs a step that may write, unless the API server has just refused that write.
-    fn unless_refused(
-        &self,
-        what: &str,
-        step: impl Future<Output = Step<K>> + Send,
-    ) -> impl Future<Output = Step<K>> + Send {
-        // Boxed: a step may have others in it, and each would be as large as all of them.
-        self.children.refused.unless_refused(&self.owner.metadata().uid, self.id(what), Box::pin(step))
-    }
-
-    /// The text that identifies a write of this child.
-    fn id(&self, what: &str) -> String {
-        write::id(self.owner, &self.key, what)
+        self.children.refused.unless_refused(self.owner.metadata(), &self.key, "adopt", adopted).await
     }
 
     /// Fails while a write must wait because it has been repeated too often. `undone`: what another client does then.
@@ -284,7 +271,7 @@ impl<O: Resource, K: Resource + Serialize> Keep<'_, O, K> {
         let Children { last_writes, corrections, changes, .. } = self.children;
         let is_drift = last_writes.had(self.owner, &self.key, self.hash);
         let (backoff, what) = if is_drift { (corrections, change) } else { (changes, "") };
-        let id = self.id(what);
+        let id = write::id(self.owner.metadata(), &self.key, what);
         if !backoff.must_wait(&id) {
             return Ok(Turn { backoff, id, is_drift });
         }

@@ -10,7 +10,6 @@
 //! count in the order of the calls, whichever request is answered first.
 
 use std::{
-    borrow::Borrow,
     collections::BTreeMap,
     mem,
     ops::Deref,
@@ -129,7 +128,8 @@ impl<K: Resource> Reconcile<K> {
         self.noting(async move {
             let created =
                 once::created(&self.reporter.cluster, seen, &*self.object, key, self.stage, desired);
-            self.unless_refused(key, &write::name::<C>(key), created).await.into()
+            let refused = &self.reporter.refused;
+            refused.unless_refused(self.metadata(), key, &write::name::<C>(key), created).await.into()
         })
     }
 
@@ -146,7 +146,7 @@ impl<K: Resource> Reconcile<K> {
             let key = live.key();
             let change = write::change::<C>(&key, paths(&operations));
             let patching = self.reporter.cluster.patch(&*live, operations);
-            match self.unless_refused(&key, &change, patching).await {
+            match self.reporter.refused.unless_refused(self.metadata(), &key, &change, patching).await {
                 Ok(patched) => Ok((Child::Kept(patched), Some(Write::Updated(change)))),
                 Err(error) => Err(Failure { error, live: Some(live), write: None }),
             }
@@ -159,22 +159,12 @@ impl<K: Resource> Reconcile<K> {
         let turn = locked(&self.noted).next_turn();
         let what = format!("delete {}", write::name::<C>(key));
         let discarding = keep::discard(children, &*self.object, key, self.stage);
-        if let Err(error) = self.unless_refused(key, &what, discarding).await {
+        let refused = &self.reporter.refused;
+        if let Err(error) = refused.unless_refused(self.metadata(), key, &what, discarding).await {
             let mut outcomes = Outcomes::default();
             outcomes.add::<K, C>(&Child::Failed { error, live: None });
             locked(&self.noted).new.insert(turn, outcomes);
         }
-    }
-
-    /// Runs something that ends in a write, unless the API server has just refused that write.
-    fn unless_refused<T, E: Borrow<Error> + From<Error>>(
-        &self,
-        child: &Key,
-        what: &str,
-        writing: impl Future<Output = Result<T, E>>,
-    ) -> impl Future<Output = Result<T, E>> {
-        let write = write::id(&*self.object, child, what);
-        self.reporter.refused.unless_refused(&self.metadata().uid, write, writing)
     }
 
     /// Records an Event about the object.

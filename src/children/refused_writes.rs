@@ -11,8 +11,14 @@ use std::{borrow::Borrow, collections::HashMap, sync::Mutex, time::Duration};
 
 use tokio::time::Instant;
 
-use super::refusal::Refusal;
-use crate::{backoff::Backoff, client::Error, locked, next::ReconcileError, resource::Uid};
+use super::{refusal::Refusal, write};
+use crate::{
+    backoff::Backoff,
+    client::Error,
+    locked,
+    next::ReconcileError,
+    resource::{Key, ObjectMeta, Uid},
+};
 
 /// The pause between two attempts at one write. The cap is the longest time until the next attempt after somebody has removed the cause.
 const BACKOFF: Backoff = Backoff { first: Duration::from_millis(200), cap: Duration::from_secs(30) };
@@ -33,23 +39,31 @@ struct RefusedWrite {
 }
 
 impl RefusedWrites {
-    /// Runs something that ends in a write, unless the API server has refused this write and its pause is not over.
-    pub(super) async fn unless_refused<T, E: Borrow<Error> + From<Error>>(
+    /// Runs something that ends in the write `what` of a child, unless the API server has refused this write and its pause is not over.
+    pub(super) fn unless_refused<T, E: Borrow<Error> + From<Error>>(
         &self,
-        owner: &Uid,
-        write: String,
-        writing: impl Future<Output = Result<T, E>>,
-    ) -> Result<T, E> {
-        if let Some(error) = self.pending(owner, &write) {
-            return Err(error.into());
+        owner: &ObjectMeta,
+        child: &Key,
+        what: &str,
+        writing: impl Future<Output = Result<T, E>> + Send,
+    ) -> impl Future<Output = Result<T, E>> + Send {
+        let write = write::id(owner, child, what);
+        // Boxed: a step may have others in it, and each would be as large as all of them.
+        let writing = Box::pin(writing);
+        async move {
+            if let Some(error) = self.pending(&owner.uid, &write) {
+                return Err(error.into());
+            }
+            let result = writing.await;
+            // Any other failure is one of the whole reconcile.
+            match &result {
+                Err(error) if Refusal::of(error.borrow()).is_some() => {
+                    self.refused(&owner.uid, write, error.borrow());
+                }
+                Ok(_) | Err(_) => self.accepted(&owner.uid, &write),
+            }
+            result
         }
-        let result = writing.await;
-        // Any other failure is one of the whole reconcile.
-        match &result {
-            Err(error) if Refusal::of(error.borrow()).is_some() => self.refused(owner, write, error.borrow()),
-            Ok(_) | Err(_) => self.accepted(owner, &write),
-        }
-        result
     }
 
     /// Why a write was refused, if its pause is not over.
@@ -126,7 +140,8 @@ mod tests {
                 is_sent = true;
                 answer
             };
-            let result = refused.unless_refused(owner, write.to_owned(), sending).await;
+            let metadata = ObjectMeta { uid: owner.clone(), ..ObjectMeta::default() };
+            let result = refused.unless_refused(&metadata, &Key::cluster("a"), write, sending).await;
             assert!(is_sent || result.is_err_and(|error| error.code() == Some(403)));
             is_sent
         };

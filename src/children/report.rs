@@ -118,8 +118,8 @@ impl<O: Reported> Reconcile<O> {
         let mut patch = serde_json::to_value(status)?;
         remove_missing(&serde_json::to_value(before)?, &mut patch);
         let (Reporter { cluster, refused, .. }, metadata) = (&*self.reporter, owner.metadata());
-        let write = format!("status of generation {}", metadata.generation);
-        match refused.unless_refused(&metadata.uid, write, cluster.patch_status(owner, patch)).await {
+        let writing = cluster.patch_status(owner, patch);
+        match refused.unless_refused(metadata, &metadata.key(), "status", writing).await {
             Ok(_) => {}
             Err(error) if error.is_not_found() && is_wanted(cluster, owner).await? => {
                 return Err(

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::resource::{Key, Resource};
+use crate::resource::{Key, ObjectMeta, Resource};
 
 /// A write of a child, with its kind, name and fields: `Deployment mws-web at /spec/replicas`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,9 +28,8 @@ pub(super) fn change<'a, K: Resource>(child: &Key, paths: impl IntoIterator<Item
 }
 
 /// The text that identifies a write of a child. It has the generation of the owner, so that a new spec is never delayed.
-pub(super) fn id<O: Resource>(owner: &O, child: &Key, what: &str) -> String {
-    let metadata = owner.metadata();
-    format!("{} at generation {}: {child}: {what}", metadata.uid, metadata.generation)
+pub(super) fn id(owner: &ObjectMeta, child: &Key, what: &str) -> String {
+    format!("{} at generation {}: {child}: {what}", owner.uid, owner.generation)
 }
 
 /// The field of an operation of a JSON patch.
