@@ -171,12 +171,21 @@ impl<O: Resource, K: Resource + Serialize> Keep<'_, O, K> {
 
     /// Patches what differs, unless admission alone has made it differ, and compares the answer.
     async fn patch(&self, live: &Arc<K>, operations: Vec<Value>) -> Step<K> {
-        let mut differences = self.not_by_admission(live, &operations).await?;
+        let Children { cluster, last_writes, .. } = self.children;
+        let differences = Difference::all(&**live, &operations);
+        let mut differences = last_writes.not_by_admission(self.owner, &self.key, differences);
+        let is_immutable = |difference: &Difference| live.is_immutable(&difference.path);
+        if differences.iter().any(is_immutable) {
+            // Admission may have changed the field when the child was created, for an earlier generation or before a restart. A dry run
+            // shows the differences that a new child would have.
+            let mutated = self.learn(&cluster.create_dry_run(self.desired).await?)?;
+            differences.retain(|difference| !mutated.contains(difference));
+            if differences.iter().any(is_immutable) {
+                return self.replace(live.metadata(), Some(live)).await;
+            }
+        }
         if differences.is_empty() {
             return Ok((Child::Kept(Arc::clone(live)), None));
-        }
-        if differences.iter().any(|difference| live.is_immutable(&difference.path)) {
-            return self.replace(live.metadata(), Some(live)).await;
         }
         let change = self.change(&differences);
         let turn = self.turn(&change, || changed_back::<O, K>(&differences))?;
@@ -292,19 +301,6 @@ impl<O: Resource, K: Resource + Serialize> Keep<'_, O, K> {
             operations.retain(|operation| operation["op"] != "add" || write::path(operation) != label);
         }
         operations
-    }
-
-    /// The differences of a child that are not made by admission. If an immutable field is among them, a dry run shows those that a new
-    /// child would have: admission may have changed it when the child was created, for an earlier generation or before a restart.
-    async fn not_by_admission(&self, live: &K, operations: &[Value]) -> Result<Vec<Difference>, Error> {
-        let Children { cluster, last_writes, .. } = self.children;
-        let differences = Difference::all(live, operations);
-        let mut differences = last_writes.not_by_admission(self.owner, &self.key, differences);
-        if differences.iter().any(|difference| live.is_immutable(&difference.path)) {
-            let mutated = self.learn(&cluster.create_dry_run(self.desired).await?)?;
-            differences.retain(|difference| !mutated.contains(difference));
-        }
-        Ok(differences)
     }
 
     /// The fields in which the answer to a write or a dry run differs from what was sent, because admission changes them.
