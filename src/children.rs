@@ -16,7 +16,6 @@ mod keep;
 mod last_writes;
 mod once;
 pub(crate) mod outcome;
-mod owner;
 pub(crate) mod pods;
 pub(crate) mod refusal;
 mod refused_writes;

@@ -67,7 +67,6 @@
 //! correction_backoff.rs      pauses writes that another writer keeps reverting, or that differ each time
 //! children/refused_writes.rs puts off the writes that the API server has refused, and no others
 //! children/write.rs          the text that identifies a write: a new generation makes it another one
-//! children/owner.rs          to whom an object belongs, and whether the owner still exists
 //! children/outcome.rs        Child: kept, awaited, not ours, failed, or without an owner
 //! children/last_writes.rs    remembers the last write of each child, and what admission changed in it
 //! children/report.rs         finish() writes the status and an Event

@@ -26,15 +26,15 @@ use super::{
     Children, LOG, adopt,
     last_writes::Difference,
     outcome::{Child, Failure, Outcome, Stage, Step},
-    owner::{Ownership, is_wanted},
     reset::reset,
     write::{self, Write, paths},
 };
 use crate::{
     client::Error,
+    cluster::Cluster,
     correction_backoff::CorrectionBackoff,
     resource::{
-        Key, ObjectMeta, Resource, diff,
+        Key, Meta, ObjectMeta, Resource, diff,
         list::{Found, Partial, PartialCause},
         owned_fields,
     },
@@ -49,6 +49,26 @@ pub(super) struct Keep<'a, O, K> {
     /// The hash of `desired`, by which it is known again.
     pub(super) hash: u64,
     pub(super) stage: Stage,
+}
+
+/// To whom an object with the name of a child belongs.
+enum Ownership {
+    Ours,
+    /// An owner with the name of our owner, but another uid.
+    Namesake,
+    /// Another owner, or none.
+    Foreign,
+}
+
+impl Ownership {
+    /// By the controller ownerReference.
+    fn of<O: Resource>(live: &ObjectMeta, owner: &O) -> Ownership {
+        match live.controller() {
+            Some(by) if by.uid == owner.metadata().uid => Ownership::Ours,
+            Some(by) if by.is_a::<O>() && by.name == owner.metadata().name => Ownership::Namesake,
+            Some(_) | None => Ownership::Foreign,
+        }
+    }
 }
 
 /// A write that need not wait, because it was not repeated too often.
@@ -342,6 +362,20 @@ impl Turn<'_> {
     /// Counts the write.
     fn count(self) {
         self.backoff.count(self.id);
+    }
+}
+
+/// Asks the API server whether the object with this uid still exists, and whether its deletion has begun without our knowledge: an
+/// operator may create children in its cleanup.
+pub(super) async fn is_wanted<O: Resource>(cluster: &Cluster, owner: &O) -> Result<bool, Error> {
+    if cluster.is_ending(owner.metadata()) {
+        return Ok(false);
+    }
+    match cluster.get_live::<Meta<O>>(&owner.key()).await {
+        Ok(live) => Ok(live.metadata.uid == owner.metadata().uid
+            && (owner.metadata().is_terminating() || !live.metadata.is_terminating())),
+        Err(error) if error.is_not_found() => Ok(false),
+        Err(error) => Err(error),
     }
 }
 

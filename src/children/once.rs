@@ -6,8 +6,8 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::{
+    keep::is_wanted,
     outcome::{Child, Stage, Step},
-    owner::is_wanted,
     write::{self, Write},
 };
 use crate::{

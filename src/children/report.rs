@@ -16,7 +16,7 @@ use tracing::{info, warn};
 
 use super::{
     Child, LOG, UNSEEN_RECHECK,
-    owner::is_wanted,
+    keep::is_wanted,
     pods::{PodsOf, Trouble},
     reconcile::Reconcile,
     refusal::{CHANGED_BY_ADMISSION, NAME_CONFLICT, Refusal},

@@ -4,7 +4,6 @@ use serde_json::json;
 use super::*;
 use crate::{
     client::{Client, Config, DeleteOptions, Request},
-    cluster::Cluster,
     resource::{
         Scope, Uid,
         kinds::{Deployment, Service},
