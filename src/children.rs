@@ -2,8 +2,7 @@
 //!
 //! [`Reconcile`] is one reconcile of one object: it keeps children, notes the outcomes, and turns them into conditions and Events
 //! (`children/report.rs`). [`keep`] has the steps for one child, from top to bottom. [`refusal`] has the reasons of refused writes,
-//! [`rollout_conditions`] and [`pods`] say why a workload is not ready. [`once`] is for objects that outlive their owner, [`by_owner`]
-//! deletes the children of a deleted owner.
+//! [`rollout_conditions`] and [`pods`] say why a workload is not ready. [`by_owner`] deletes the children of a deleted owner.
 //!
 //! A child is an object whose controller ownerReference has the uid of the owner. If another writer keeps reverting a correction,
 //! the corrections pause for a while (`correction_backoff.rs`). If an admission webhook or policy changes a field in our writes, the
@@ -14,7 +13,6 @@ mod by_owner;
 mod from_yaml;
 mod keep;
 mod last_writes;
-mod once;
 pub(crate) mod outcome;
 pub(crate) mod pods;
 pub(crate) mod refusal;

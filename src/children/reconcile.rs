@@ -21,8 +21,9 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{
-    Children, keep, once,
-    outcome::{Child, Failure, Outcome, Outcomes, Stage, UNSEEN_RECHECK},
+    Children,
+    keep::{self, is_wanted},
+    outcome::{Child, Failure, Outcome, Outcomes, Stage, Step, UNSEEN_RECHECK},
     refusal::Refusal,
     reported::Reported,
     reporter::Reporter,
@@ -118,7 +119,8 @@ impl<K: Resource> Reconcile<K> {
     }
 
     /// Creates an object that outlives its owner, such as a password or a claim, unless one of this name exists: `seen`, from a watch of
-    /// metadata, or one that only the API server has. It has no owner, and nobody corrects it.
+    /// metadata, or one that only the API server has. It has no owner, and nobody corrects it: an object that exists is as desired, whoever
+    /// made it. Only its metadata is read.
     pub fn keep_once<C: Resource + Serialize>(
         &self,
         seen: Option<Arc<Meta<C>>>,
@@ -126,10 +128,36 @@ impl<K: Resource> Reconcile<K> {
         desired: impl FnOnce() -> C + Send,
     ) -> impl Future<Output = Child<Meta<C>>> + Send {
         self.noting(async move {
-            let created =
-                once::created(&self.reporter.cluster, seen, &*self.object, key, self.stage, desired);
+            let created = self.created(seen, key, desired);
             let refused = &self.reporter.refused;
             refused.unless_refused(self.metadata(), key, &write::name::<C>(key), created).await.into()
+        })
+    }
+
+    async fn created<C: Resource + Serialize>(
+        &self,
+        seen: Option<Arc<Meta<C>>>,
+        key: &Key,
+        desired: impl FnOnce() -> C + Send,
+    ) -> Step<Meta<C>> {
+        if let Some(live) = seen {
+            return Ok((Child::Kept(live), None));
+        }
+        let (cluster, owner) = (&self.reporter.cluster, &*self.object);
+        // A watch may miss it: another writer gives it no label of ours, and our own label can be removed.
+        match cluster.get_live::<Meta<C>>(key).await {
+            Ok(live) => return Ok((Child::Kept(live), None)),
+            Err(error) if error.is_not_found() => {}
+            Err(error) => return Err(error.into()),
+        }
+        if self.stage != Stage::New && !is_wanted(cluster, owner).await? {
+            return Ok((Child::OwnerGone, None));
+        }
+        Ok(match cluster.create_for(owner.metadata(), &desired()).await? {
+            None => (Child::OwnerGone, None),
+            Some(created) => {
+                (Child::Kept(Arc::new(Meta::of(&*created))), Some(Write::Created(write::name::<C>(key))))
+            }
         })
     }
 
