@@ -148,11 +148,6 @@ impl<'a> FieldRules<'a> {
         };
         below
     }
-
-    /// Whether the field is removed if `desired` does not have it. `parent`: the rules of the object.
-    fn is_removed(&self, parent: &FieldRules<'_>) -> bool {
-        self.is_owned && (parent.is_owned || self.here() == Some(Merge::Owned))
-    }
 }
 
 /// Most entries of a map of texts that are changed one by one. No object of our types has as many fields.
@@ -188,14 +183,14 @@ impl Comparison {
             }
             (_, Value::Array(live), Value::Array(desired)) => self.set_list(rules, live, desired),
             (_, Value::Object(live), Value::Object(wanted)) if !(rules.is_owned && is_large(live)) => {
-                self.set_fields(rules, live, wanted);
-                self.remove_fields(rules, live, wanted);
+                self.compare_fields(rules, live, wanted);
             }
             _ => self.add("replace", desired),
         }
     }
 
-    fn set_fields(
+    /// Sets the fields that `desired` has, and removes those of ours that it lacks.
+    fn compare_fields(
         &mut self,
         rules: &FieldRules<'_>,
         live: &Map<String, Value>,
@@ -207,20 +202,13 @@ impl Comparison {
                 Some(value) => self.compare_below(rules, field, value, wanted),
             }
         }
-    }
-
-    fn remove_fields(
-        &mut self,
-        rules: &FieldRules<'_>,
-        live: &Map<String, Value>,
-        desired: &Map<String, Value>,
-    ) {
         if rules.rules.is_empty() && !rules.is_owned {
             return;
         }
         for field in live.keys().filter(|field| !desired.contains_key(*field)) {
             let (name, length) = self.enter(field);
-            if rules.at(&name).is_removed(rules) {
+            let below = rules.at(&name);
+            if below.is_owned && (rules.is_owned || below.here() == Some(Merge::Owned)) {
                 self.operations.push(json!({"op": "remove", "path": &*self.path}));
             }
             self.path.truncate(length);
