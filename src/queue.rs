@@ -279,7 +279,13 @@ impl QueueState {
             self.metrics.adds.inc();
             self.wait(key, Urgency::Change, now, failed.unwrap_or_default());
         }
-        let position = self.next_position()?;
+        let first = *self.waiting.first_key_value()?.0;
+        let position = if self.intents_in_a_row < INTENTS_IN_A_ROW_MAX {
+            first
+        } else {
+            let no_intent = Position { urgency: Reverse(Urgency::Change), number: 0 };
+            self.waiting.range(no_intent..).next().map_or(first, |(position, _)| *position)
+        };
         let key = self.waiting.remove(&position)?;
         self.intents_in_a_row = match position.urgency.0 {
             Urgency::Intent => self.intents_in_a_row.saturating_add(1),
@@ -291,17 +297,6 @@ impl QueueState {
             self.metrics.waits.observe(waited.as_secs_f64());
         }
         Some(key)
-    }
-
-    /// The first position; after many intents in a row, the first of another urgency.
-    fn next_position(&self) -> Option<Position> {
-        let first = *self.waiting.first_key_value()?.0;
-        if self.intents_in_a_row < INTENTS_IN_A_ROW_MAX {
-            return Some(first);
-        }
-        let no_intent = Position { urgency: Reverse(Urgency::Change), number: 0 };
-        let other = self.waiting.range(no_intent..).next();
-        Some(other.map_or(first, |(position, _)| *position))
     }
 
     /// Counts the end of the processing of a key.
