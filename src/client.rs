@@ -220,7 +220,7 @@ impl Client {
     /// Reads one object.
     pub async fn get<K: Resource>(&self, key: &Key) -> Result<K, Error> {
         let wrong = |cause: Cause| cause.about("get", name::<K>(key));
-        let request = Request::get(path::<K>(key).map_err(wrong)?).accept(accept_object(K::ACCEPT));
+        let request = Request::get(path::<K>(key).map_err(wrong)?).accept(K::ACCEPT);
         self.typed(request, OBJECT_BYTES_MAX, K::KIND).await.map_err(wrong)
     }
 
@@ -239,7 +239,7 @@ impl Client {
         let typed = Typed { api_version: K::api_version(), kind: K::KIND, object };
         let body = serde_json::to_vec(&typed).map_err(|error| wrong(Cause::Other(error.to_string())))?;
         let path = collection_path::<K>(key.namespace.as_deref()).map_err(wrong)?;
-        let request = Request::get(path).accept(accept_object(K::ACCEPT)).sends(Method::POST, JSON, body);
+        let request = Request::get(path).accept(K::ACCEPT).sends(Method::POST, JSON, body);
         let created = self.typed(request, OBJECT_BYTES_MAX, K::KIND).await.map_err(wrong);
         self.wrote::<K, _>("create", &created);
         created
@@ -267,7 +267,7 @@ impl Client {
         body["metadata"]["name"] = Value::Null;
         body["metadata"]["generateName"] = format!("{name}-").into();
         request.query.push(("dryRun", "All".into()));
-        let request = request.accept(JSON).sends(Method::POST, JSON, body.to_string().into_bytes());
+        let request = request.sends(Method::POST, JSON, body.to_string().into_bytes());
         let mut created: Value = self.typed(request, OBJECT_BYTES_MAX, "object").await?;
         dry_run::named(&mut created, name.into());
         Ok(created)
@@ -281,7 +281,7 @@ impl Client {
         };
         let wrong = |cause: Cause| cause.about("patch", name::<K>(key) + subresource);
         let path = path::<K>(key).map_err(wrong)? + subresource;
-        let request = Request::get(path).accept(accept_object(K::ACCEPT)).patches(patch);
+        let request = Request::get(path).accept(K::ACCEPT).patches(patch);
         let patched = self.typed(request, OBJECT_BYTES_MAX, K::KIND).await.map_err(wrong);
         self.wrote::<K, _>("patch", &patched);
         patched
@@ -292,7 +292,7 @@ impl Client {
     pub(crate) async fn patch_dry_run<K: Resource>(&self, key: &Key, patch: &Patch) -> Result<(), Error> {
         let wrong = |cause: Cause| cause.about("patch", name::<K>(key));
         let path = path::<K>(key).map_err(wrong)?;
-        let mut request = Request::get(path).accept(accept_object(K::ACCEPT)).patches(patch);
+        let mut request = Request::get(path).accept(K::ACCEPT).patches(patch);
         request.query.push(("dryRun", "All".into()));
         self.typed::<K>(request, OBJECT_BYTES_MAX, K::KIND).await.map(drop).map_err(wrong)
     }
@@ -422,8 +422,12 @@ impl DeleteOptions {
 }
 
 impl Request {
-    fn accept(mut self, media_type: &'static str) -> Request {
-        self.accept = media_type.into();
+    /// Asks for an object, or for its metadata.
+    fn accept(mut self, accept: Accept) -> Request {
+        self.accept = match accept {
+            Accept::Whole => JSON.into(),
+            Accept::MetadataOnly => "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1".into(),
+        };
         self
     }
 
@@ -450,13 +454,6 @@ pub(crate) fn qualified(group: &str, plural: &str) -> String {
     match group {
         "" => plural.to_owned(),
         group => format!("{plural}.{group}"),
-    }
-}
-
-fn accept_object(accept: Accept) -> &'static str {
-    match accept {
-        Accept::Whole => JSON,
-        Accept::MetadataOnly => "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1",
     }
 }
 

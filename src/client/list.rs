@@ -11,7 +11,7 @@ use smol_str::SmolStr;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::{
-    Answer, Body, Client, JSON, OBJECT_BYTES_MAX, Request, accept_object, collection_path, error::Error,
+    Answer, Body, Client, JSON, OBJECT_BYTES_MAX, Request, collection_path, error::Error,
     error_answer::not_json,
 };
 use crate::resource::{
@@ -192,10 +192,11 @@ impl Collection {
 
     /// The request for a page of the list.
     pub fn list_request(&self, page: &Page<'_>) -> Request {
-        let mut request = Request::get(&*self.path).accept(match self.accept {
-            Accept::Whole => JSON,
-            Accept::MetadataOnly => "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
-        });
+        let mut request = Request::get(&*self.path);
+        request.accept = match self.accept {
+            Accept::Whole => JSON.into(),
+            Accept::MetadataOnly => "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1".into(),
+        };
         self.select(&mut request);
         page.ask(&mut request);
         request
@@ -203,7 +204,7 @@ impl Collection {
 
     /// The request of a watch.
     pub fn watch_request(&self, from: &WatchFrom<'_>) -> Request {
-        let mut request = Request::get(&*self.path).accept(accept_object(self.accept));
+        let mut request = Request::get(&*self.path).accept(self.accept);
         request.query.push(("watch", "1".to_owned()));
         request.query.push(("allowWatchBookmarks", "true".to_owned()));
         request.query.push(("timeoutSeconds", from.timeout_secs.to_string()));
