@@ -128,11 +128,7 @@ impl<K: Resource> WatchEvent<K> {
     pub fn from_json(line: &[u8]) -> Result<WatchEvent<K>, serde_json::Error> {
         // One UTF-8 check of the whole line is faster than one of each string.
         let line = str::from_utf8(line).map_err(de::Error::custom)?;
-        serde_json::from_str(line).or_else(|_| WatchEvent::from_odd_json(line))
-    }
-
-    fn from_odd_json(line: &str) -> Result<WatchEvent<K>, serde_json::Error> {
-        WatchEvent::from_json_by(line, Found::from_json)
+        serde_json::from_str(line).or_else(|_| WatchEvent::from_json_by(line, Found::from_json))
     }
 
     /// Decodes a line, its object without its content, for this reason.
