@@ -190,8 +190,9 @@ impl<O: Operator> Controller<O> {
                 }
                 key = shared.queue.take(), if leads && working.len() < controller.workers => {
                     let controller = Arc::clone(&controller);
-                    let version = version_of(shared.objects.find(&key).as_ref());
-                    let task = match controller.readiness(&key) {
+                    let found = shared.objects.find(&key);
+                    let version = version_of(found.as_ref());
+                    let task = match controller.readiness(&key, found.as_ref()) {
                         Readiness::Ready => {
                             // Boxed: tokio moves the future of a task ten times, and this one has kilobytes.
                             let work = Box::pin(controller.work(key.clone(), version));

@@ -80,10 +80,10 @@ impl<O: Operator> Controller<O> {
     }
 
     /// Whether the watches that matter for the key have synced. If not, holds the key until they have.
-    pub(super) fn readiness(&self, key: &Key) -> Readiness {
+    pub(super) fn readiness(&self, key: &Key, found: Option<&Found<O::Kind>>) -> Readiness {
         // Hold the key first: if a watch syncs during the check, that releases the key.
         locked(&self.shared.held).insert(key.clone());
-        let readiness = self.readiness_of(key, self.shared.objects.find(key).as_ref());
+        let readiness = self.readiness_of(key, found);
         if let Readiness::Ready = readiness {
             locked(&self.shared.held).remove(key);
         }
