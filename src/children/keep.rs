@@ -27,7 +27,7 @@ use super::{
     last_writes::Difference,
     outcome::{Child, Failure, Outcome, Stage, Step},
     reset::reset,
-    write::{self, Write, paths},
+    write::{self, Write},
 };
 use crate::{
     client::Error,
@@ -183,7 +183,7 @@ impl<O: Resource, K: Resource + Serialize> Keep<'_, O, K> {
             self.children.last_writes.learn(self.owner, &self.key, Vec::new());
             return Ok((Child::Kept(live), None));
         }
-        let change = write::change::<K>(&self.key, paths(&operations));
+        let change = write::change::<K>(&self.key, operations.iter().map(write::path));
         let (owner, patching) = (self.owner.metadata(), self.patch(&live, operations));
         let patched = self.children.refused.unless_refused(owner, &self.key, &change, patching).await;
         patched.map_err(|failure| Failure { live: failure.live.or(Some(live)), ..failure })
@@ -244,7 +244,7 @@ impl<O: Resource, K: Resource + Serialize> Keep<'_, O, K> {
             Ok(patched) => Ok((patched, change)),
             Err(error) => {
                 let reset = reset(&error, &operations, self.desired).ok_or(error)?;
-                let change = write::change::<K>(&self.key, paths(&reset));
+                let change = write::change::<K>(&self.key, reset.iter().map(write::path));
                 Ok((cluster.patch(live, reset).await?, change))
             }
         }

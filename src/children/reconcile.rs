@@ -27,7 +27,7 @@ use super::{
     refusal::Refusal,
     reported::Reported,
     reporter::Reporter,
-    write::{self, Write, paths},
+    write::{self, Write},
 };
 use crate::{
     client::Error,
@@ -172,7 +172,7 @@ impl<K: Resource> Reconcile<K> {
                 return Ok((Child::Kept(live), None)).into();
             }
             let key = live.key();
-            let change = write::change::<C>(&key, paths(&operations));
+            let change = write::change::<C>(&key, operations.iter().map(write::path));
             let patching = self.reporter.cluster.patch(&*live, operations);
             match self.reporter.refused.unless_refused(self.metadata(), &key, &change, patching).await {
                 Ok(patched) => Ok((Child::Kept(patched), Some(Write::Updated(change)))),

@@ -36,8 +36,3 @@ pub(super) fn id(owner: &ObjectMeta, child: &Key, what: &str) -> String {
 pub(super) fn path(operation: &Value) -> &str {
     operation["path"].as_str().unwrap_or_default()
 }
-
-/// The fields of a JSON patch.
-pub(super) fn paths(operations: &[Value]) -> impl Iterator<Item = &str> {
-    operations.iter().map(path)
-}
