@@ -17,10 +17,7 @@ use crate::{
 pub(super) struct Tombstones<K>(Mutex<HashMap<Key, Vec<Tombstone<K>>>>);
 
 /// A deleted object, or its metadata. A missed DELETED event also leaves one, like client-go's `DeletedFinalStateUnknown`.
-struct Tombstone<K> {
-    last: Found<K>,
-    source: DeletionSource,
-}
+type Tombstone<K> = (Found<K>, DeletionSource);
 
 impl<K> Default for Tombstones<K> {
     fn default() -> Tombstones<K> {
@@ -30,19 +27,17 @@ impl<K> Default for Tombstones<K> {
 
 impl<K> Tombstones<K> {
     pub(super) fn add(&self, key: Key, last: &Found<K>, source: DeletionSource) {
-        locked(&self.0).entry(key).or_default().push(Tombstone { last: last.clone(), source });
+        locked(&self.0).entry(key).or_default().push((last.clone(), source));
     }
 
     /// Forgets the deleted objects with this key, and returns them.
     pub(super) fn take(&self, key: &Key) -> Vec<Found<K>> {
         let tombstones = locked(&self.0).remove(key).unwrap_or_default();
-        tombstones.into_iter().map(|tombstone| tombstone.last).collect()
+        tombstones.into_iter().map(|(last, _)| last).collect()
     }
 
     fn get(&self, key: &Key) -> Option<(Found<K>, DeletionSource)> {
-        let tombstones = locked(&self.0);
-        let oldest = tombstones.get(key)?.first()?;
-        Some((oldest.last.clone(), oldest.source))
+        locked(&self.0).get(key)?.first().cloned()
     }
 
     fn remove_oldest(&self, key: &Key) {
