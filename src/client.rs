@@ -31,7 +31,6 @@ mod error_answer;
 mod exec;
 mod find_config;
 mod http;
-mod idle;
 pub(crate) mod in_process;
 mod kubeconfig;
 mod leadership;
@@ -173,6 +172,17 @@ impl Client {
     /// The connections that work.
     pub(crate) fn connections(&self) -> usize {
         self.transport.connections()
+    }
+
+    /// Whether no request, apart from streams, waits for its answer.
+    pub(crate) fn is_idle(&self) -> bool {
+        *self.transport.calls.borrow() == 0
+    }
+
+    /// Waits until no request waits for its answer.
+    pub(crate) async fn idle(&self) {
+        // An error would mean that there is no sender; the transport has it.
+        let _ = self.transport.calls.subscribe().wait_for(|calls| *calls == 0).await;
     }
 
     /// The address of the server, as a URL.

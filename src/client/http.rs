@@ -28,7 +28,10 @@ use reqwest::{
     RequestBuilder, Response,
     header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, USER_AGENT},
 };
-use tokio::time::{Instant, sleep, timeout};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep, timeout},
+};
 use tracing::{debug, warn};
 use url::Url;
 
@@ -39,7 +42,6 @@ use super::{
     credential::Credential,
     error::{Cause, Error},
     error_answer::refusal,
-    idle::Calls,
     list::Permits,
     no_answer::Where,
     request::{Answer, Head, Request, url},
@@ -75,6 +77,15 @@ struct Reply {
     exchange: Exchange,
 }
 
+/// A call that waits for its answer. Dropped: not counted any more.
+struct Waiting<'a>(&'a watch::Sender<usize>);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.send_modify(|calls| *calls -= 1);
+    }
+}
+
 /// Whether PINGs detect a dead connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Liveness {
@@ -94,7 +105,8 @@ pub(super) struct Transport {
     credentials: Credentials,
     connections: Connections,
     warnings: Warnings,
-    pub(super) calls: Calls,
+    /// The number of calls that wait for their answers: Kubernetes Events are written only while there is none.
+    pub(super) calls: watch::Sender<usize>,
     /// Whether the last answer came over HTTP/2.
     speaks_http2: AtomicBool,
     pub(super) permits: Permits,
@@ -121,7 +133,7 @@ impl Transport {
             credentials: Credentials::new(login),
             connections,
             warnings: Warnings::default(),
-            calls: Calls::default(),
+            calls: watch::Sender::default(),
             speaks_http2: AtomicBool::new(false),
             permits: Permits::default(),
             metrics: Arc::default(),
@@ -173,7 +185,8 @@ impl Transport {
         bytes_max: usize,
         deadline: Duration,
     ) -> Result<Answer, Cause> {
-        let _waiting = self.calls.begin();
+        self.calls.send_modify(|calls| *calls += 1);
+        let _waiting = Waiting(&self.calls);
         let attempt = |credential| async move {
             let connection = self.connections.for_call(&self.config, &credential);
             let mut reply = self.exchange(&connection, request, &credential).await?;
