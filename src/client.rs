@@ -171,7 +171,7 @@ impl Client {
 
     /// The connections that work.
     pub(crate) fn connections(&self) -> usize {
-        self.transport.connections()
+        self.transport.connections.open()
     }
 
     /// Whether no request, apart from streams, waits for its answer.

@@ -60,7 +60,7 @@ impl Client {
                 );
                 fixed("https://kubernetes.default.svc")
             }
-            CurlFrom::Here => config.curl(self.transport.login(), &mut line),
+            CurlFrom::Here => config.curl(self.transport.credentials.login(), &mut line),
         };
         for (name, value) in &config.impersonate {
             let value = String::from_utf8_lossy(value.as_bytes());
@@ -87,7 +87,7 @@ impl Client {
     /// A comment for the command of [`CurlFrom::Here`]: the programs that it needs besides curl, and why.
     #[must_use]
     pub fn curl_needs(&self) -> Option<&'static str> {
-        let login = self.transport.login();
+        let login = self.transport.credentials.login();
         if matches!(login, Login::Plugin(_)) {
             return Some("This needs kubectl and jq, to run the credential plugin of the kubeconfig");
         }

@@ -102,8 +102,8 @@ pub(super) struct Transport {
     base: Url,
     /// For errors.
     at: Where,
-    credentials: Credentials,
-    connections: Connections,
+    pub(super) credentials: Credentials,
+    pub(super) connections: Connections,
     warnings: Warnings,
     /// The number of calls that wait for their answers: Kubernetes Events are written only while there is none.
     pub(super) calls: watch::Sender<usize>,
@@ -140,15 +140,6 @@ impl Transport {
             host: config.server.authority().to_owned(),
             config,
         })
-    }
-
-    pub(super) fn login(&self) -> &Login {
-        self.credentials.login()
-    }
-
-    /// The connections that work.
-    pub(super) fn connections(&self) -> usize {
-        self.connections.open()
     }
 
     /// How a dead connection is detected, by the HTTP version of the last answer.
