@@ -135,7 +135,7 @@ impl<O: Resource, K: Resource + Serialize> Keep<'_, O, K> {
         } else {
             Write::Created(child)
         };
-        turn.count();
+        turn.backoff.count(turn.id);
         match self.learn(&created) {
             Ok(_) => Ok((Child::Kept(created), Some(write))),
             Err(error) => Err(Failure { error, live: Some(created), write: Some(write) }),
@@ -227,7 +227,7 @@ impl<O: Resource, K: Resource + Serialize> Keep<'_, O, K> {
             info!(target: LOG, %key, change, "child updated");
             Write::Updated(change)
         };
-        turn.count();
+        turn.backoff.count(turn.id);
         Ok((Child::Kept(patched), Some(write)))
     }
 
@@ -327,7 +327,8 @@ impl<O: Resource, K: Resource + Serialize> Keep<'_, O, K> {
     /// Remembers them. Fails if the operator would no longer find the child.
     fn learn(&self, answer: &K) -> Result<Vec<Difference>, Error> {
         let mutated = Difference::all(answer, &self.differences(answer));
-        if let Some(Difference { path, .. }) = mutated.iter().find(|one| one.is_of_identity()) {
+        // Without our labels or ownerReference we would not find the child, and create it again and again.
+        if let Some(Difference { path, .. }) = mutated.iter().find(|one| one.path.starts_with("/metadata/")) {
             let cause = format!("something in the API server undoes our change of {path:?}");
             return Err(Error::new("write", format!("{}/{}", K::PLURAL, self.key), cause));
         }
@@ -355,13 +356,6 @@ impl<O: Resource, K: Resource + Serialize> Keep<'_, O, K> {
             None => format!("does not belong to this {}", O::KIND),
         };
         format!("{} exists and {owner}; delete or rename one of the two", self.name())
-    }
-}
-
-impl Turn<'_> {
-    /// Counts the write.
-    fn count(self) {
-        self.backoff.count(self.id);
     }
 }
 

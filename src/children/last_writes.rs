@@ -74,12 +74,6 @@ impl Difference {
         };
         operations.iter().filter_map(mutation).collect()
     }
-
-    /// Whether it is in the metadata. Without our labels or ownerReference we would not find the child, and create it again
-    /// and again.
-    pub(super) fn is_of_identity(&self) -> bool {
-        self.path.starts_with("/metadata/")
-    }
 }
 
 impl fmt::Display for Difference {
