@@ -6,13 +6,12 @@
 //!
 //! A child is an object whose controller ownerReference has the uid of the owner. If another writer keeps reverting a correction,
 //! the corrections pause for a while (`correction_backoff.rs`). If an admission webhook or policy changes a field in our writes, the
-//! field keeps that value, and [`Outcome::mutations`] names it ([`last_writes`]).
+//! field keeps that value, and [`Outcome::mutations`] names it ([`write`](mod@write)).
 
 mod adopt;
 mod by_owner;
 mod from_yaml;
 mod keep;
-mod last_writes;
 pub(crate) mod outcome;
 pub(crate) mod pods;
 pub(crate) mod refusal;
@@ -39,7 +38,6 @@ use by_owner::ByOwner;
 pub(crate) use by_owner::OfOwner;
 pub use from_yaml::{InvalidManifest, from_yaml};
 use keep::Keep;
-use last_writes::LastWrites;
 pub use outcome::{Child, Outcome, Stage, UNSEEN_RECHECK};
 pub use pods::{PodsOf, Trouble};
 pub use reconcile::Reconcile;
@@ -49,6 +47,7 @@ pub use reported::{Conditions, ObservedState, Reported};
 pub(crate) use reporter::Reporter;
 pub use rollout_conditions::{Rollout, Workload};
 pub(crate) use statuses::{FINALIZER_REMOVED, OPERATOR_FAILED, PAUSED, Statuses, WATCH_FAILED};
+use write::LastWrites;
 pub use write::Write;
 
 /// The target of the lines in the log, also of those that the files of this chapter write.
@@ -117,7 +116,7 @@ impl<K: Resource + Serialize> Children<K> {
     }
 
     fn to_keep<'a, O>(&'a self, owner: &'a O, desired: &'a K, stage: Stage) -> Keep<'a, O, K> {
-        Keep { children: self, owner, desired, key: desired.key(), hash: last_writes::hash(desired), stage }
+        Keep { children: self, owner, desired, key: desired.key(), hash: write::hash(desired), stage }
     }
 
     /// The reporter says when the refused writes of these children are tried again.

@@ -66,9 +66,9 @@
 //! controller/deletions.rs    the cleanup after a deleted object; children/by_owner.rs deletes its children
 //! correction_backoff.rs      pauses writes that another writer keeps reverting, or that differ each time
 //! children/refused_writes.rs puts off the writes that the API server has refused, and no others
-//! children/write.rs          the text that identifies a write: a new generation makes it another one
+//! children/write.rs          the text that identifies a write: a new generation makes it another one; remembers the last write of each
+//!                            child, and what admission changed in it
 //! children/outcome.rs        Child: kept, awaited, not ours, failed, or without an owner
-//! children/last_writes.rs    remembers the last write of each child, and what admission changed in it
 //! children/report.rs         finish() writes the status and an Event
 //! children/reported.rs       the trait of a kind with a status, for report.rs
 //! children/reporter.rs       the Events, and what all reports of one operator remember

@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use super::last_writes::LastWrites;
+use super::write::LastWrites;
 use crate::{
     client::Error,
     cluster::{Cluster, Watch},

@@ -24,10 +24,9 @@ use tracing::info;
 
 use super::{
     Children, LOG, adopt,
-    last_writes::Difference,
     outcome::{Child, Failure, Outcome, Stage, Step},
     reset::reset,
-    write::{self, Write},
+    write::{self, Difference, Write},
 };
 use crate::{
     client::Error,

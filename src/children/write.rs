@@ -1,8 +1,32 @@
-//! A write of a child: what it does, and the texts that name it in Events, in the log and in back-offs.
+//! A write of a child: what it does, and the texts that name it in Events, in the log and in back-offs. Of the last write of each child, we
+//! remember the desired state, and the fields that admission changed.
+//!
+//! If a child differs from the same desired state, another client has changed the child. If the desired state is another one, the operator
+//! itself wants the change. After a restart, nothing is remembered.
+//!
+//! A mutating webhook or policy may change a field that we own, for example to pull all images from a mirror. Then the answer to our write
+//! has another value than the write. Such a field alone causes no further write, until the spec of the owner changes or this process
+//! restarts; `outcome.rs` shows it in the condition `Mutated`. The webhook cannot be named: `managedFields` has our name, because the API
+//! server notes the manager before it calls admission.
 
+use std::{
+    collections::BTreeMap,
+    fmt,
+    hash::{DefaultHasher, Hasher},
+    sync::Mutex,
+};
+
+use serde::Serialize;
 use serde_json::Value;
+use smol_str::SmolStr;
 
-use crate::resource::{Key, ObjectMeta, Resource};
+use crate::{
+    locked,
+    resource::{Key, ObjectMeta, Resource, Uid},
+};
+
+/// Most characters of a value in a message. A value may be a list.
+const VALUE_LENGTH_MAX: usize = 200;
 
 /// A write of a child, with its kind, name and fields: `Deployment mws-web at /spec/replicas`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,6 +39,158 @@ pub enum Write {
     Restored(String),
     /// The operator no longer wanted the child, and deleted it by itself: [`Reconcile::discard`](super::Reconcile::discard) is not reported.
     Deleted(String),
+}
+
+/// What this process remembers of its last writes, by the owner's uid and the key of the child. One map, because a map for each owner has
+/// room for four children, and most have one.
+#[derive(Default)]
+pub(super) struct LastWrites {
+    known: Mutex<BTreeMap<(Uid, Key), LastWrite>>,
+}
+
+#[derive(Default)]
+struct LastWrite {
+    /// The hash of the desired state that the child had last.
+    desired: Option<u64>,
+    /// The resourceVersion that the child had then.
+    version: SmolStr,
+    /// The owner's generation when admission changed the fields.
+    generation: i64,
+    /// The fields in which the answer differs from the write.
+    mutations: Vec<Difference>,
+}
+
+/// A field of a child that differs from the desired one.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Difference {
+    /// A JSON pointer.
+    pub(super) path: String,
+    /// The desired value; `null` if it is absent.
+    wanted: Value,
+    /// The present value; `null` if it is absent.
+    is: Value,
+    /// Whether the values must not be shown: the child is a Secret.
+    is_secret: bool,
+}
+
+impl Difference {
+    /// The fields of a live child that these operations would change.
+    pub(super) fn all<K: Resource + Serialize>(live: &K, operations: &[Value]) -> Vec<Difference> {
+        if operations.is_empty() {
+            return Vec::new();
+        }
+        let live = serde_json::to_value(live).unwrap_or_default();
+        let mutation = |operation: &Value| {
+            let path = operation["path"].as_str()?.to_owned();
+            let is = live.pointer(&path).cloned().unwrap_or_default();
+            let is_secret = (K::GROUP, K::KIND) == ("", "Secret");
+            Some(Difference { path, wanted: operation["value"].clone(), is, is_secret })
+        };
+        operations.iter().filter_map(mutation).collect()
+    }
+}
+
+impl fmt::Display for Difference {
+    /// `/spec/replicas: 3 became 1`
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_secret {
+            return f.write_str(&self.path);
+        }
+        let text = |value: &Value| match value {
+            Value::Null => "nothing".to_owned(),
+            value => {
+                let text = value.to_string();
+                match text.char_indices().nth(VALUE_LENGTH_MAX) {
+                    Some((end, _)) => format!("{}…", &text[..end]),
+                    None => text,
+                }
+            }
+        };
+        write!(f, "{}: {} became {}", self.path, text(&self.wanted), text(&self.is))
+    }
+}
+
+impl LastWrites {
+    /// The child is as desired now. `desired`: the [`hash`] of that state.
+    pub(super) fn kept<O: Resource>(&self, owner: &O, desired: u64, child: &impl Resource) {
+        let version = child.metadata().resource_version.clone();
+        self.with(owner, &child.key(), |known| (known.desired, known.version) = (Some(desired), version));
+    }
+
+    /// Whether the child was in this desired state before, so that another client has changed or deleted it since. Otherwise the
+    /// desired state is new, or this process has not seen the child as desired yet.
+    pub(super) fn had<O: Resource>(&self, owner: &O, child: &Key, desired: u64) -> bool {
+        self.with(owner, child, |known| known.desired == Some(desired))
+    }
+
+    /// Whether this version of the child was in this desired state, whole. Then it still is, and need not be compared.
+    pub(super) fn has<O: Resource>(&self, owner: &O, desired: u64, child: &impl Resource) -> bool {
+        let version = &child.metadata().resource_version;
+        self.with(owner, &child.key(), |known| {
+            known.desired == Some(desired) && known.version == *version && known.mutations.is_empty()
+        })
+    }
+
+    /// The differences that were not made by admission, as far as known. Forgets the fields that no longer differ.
+    pub(super) fn not_by_admission<O: Resource>(
+        &self,
+        owner: &O,
+        child: &Key,
+        differences: Vec<Difference>,
+    ) -> Vec<Difference> {
+        self.with(owner, child, |known| {
+            if known.generation != owner.metadata().generation {
+                return differences;
+            }
+            known.mutations.retain(|field| differences.contains(field));
+            differences.into_iter().filter(|field| !known.mutations.contains(field)).collect()
+        })
+    }
+
+    /// Remembers the differences between a write and its answer.
+    pub(super) fn learn<O: Resource>(&self, owner: &O, child: &Key, fields: Vec<Difference>) {
+        let generation = owner.metadata().generation;
+        self.with(owner, child, |known| (known.generation, known.mutations) = (generation, fields));
+    }
+
+    /// Forgets a child that is deleted.
+    pub(super) fn forget<O: Resource>(&self, owner: &O, child: &Key) {
+        locked(&self.known).remove(&(owner.metadata().uid.clone(), child.clone()));
+    }
+
+    /// Forgets the children of a deleted owner.
+    pub(super) fn forget_all(&self, owner: &Uid) {
+        let mut known = locked(&self.known);
+        let first = (owner.clone(), Key::cluster(""));
+        let children: Vec<_> = known
+            .range(first..)
+            .map(|(child, _)| child.clone())
+            .take_while(|child| child.0 == *owner)
+            .collect();
+        for child in children {
+            known.remove(&child);
+        }
+    }
+
+    /// The fields that admission changed, as texts for the status.
+    pub(super) fn mutations<O: Resource>(&self, owner: &O, child: &Key) -> Vec<String> {
+        let (all, owner) = (locked(&self.known), owner.metadata());
+        let known = all.get(&(owner.uid.clone(), child.clone()));
+        let known = known.filter(|known| known.generation == owner.generation);
+        known.iter().flat_map(|known| &known.mutations).map(ToString::to_string).collect()
+    }
+
+    fn with<O: Resource, T>(&self, owner: &O, child: &Key, use_it: impl FnOnce(&mut LastWrite) -> T) -> T {
+        let child = (owner.metadata().uid.clone(), child.clone());
+        use_it(locked(&self.known).entry(child).or_default())
+    }
+}
+
+/// The hash of a desired state.
+pub(super) fn hash(desired: &impl Serialize) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(&serde_json::to_vec(desired).unwrap_or_default());
+    hasher.finish()
 }
 
 /// `Deployment mws-web`
@@ -35,4 +211,85 @@ pub(super) fn id(owner: &ObjectMeta, child: &Key, what: &str) -> String {
 /// The field of an operation of a JSON patch.
 pub(super) fn path(operation: &Value) -> &str {
     operation["path"].as_str().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::resource::kinds::{Secret, Service, ServiceSpec};
+
+    #[test]
+    fn a_mutation_is_known_for_one_generation_and_while_the_field_has_that_value() {
+        let owner = |generation| {
+            let metadata = ObjectMeta { uid: "u1".into(), generation, ..ObjectMeta::default() };
+            Service { metadata, ..Service::default() }
+        };
+        let differs = |is: &str| {
+            let operations = [json!({"op": "replace", "path": "/spec/type", "value": "ClusterIP"})];
+            let spec = ServiceSpec { r#type: is.into(), ..ServiceSpec::default() };
+            Difference::all(&Service { spec, ..Service::default() }, &operations)
+        };
+        let (one, other) = (differs("NodePort"), differs("LoadBalancer"));
+        let mutations = LastWrites::default();
+        let (a, b) = (Key::cluster("a"), Key::cluster("b"));
+        assert_eq!(mutations.not_by_admission(&owner(1), &a, one.clone()), one.clone());
+        mutations.learn(&owner(1), &a, one.clone());
+        assert_eq!(mutations.not_by_admission(&owner(1), &a, one.clone()), []);
+        assert_eq!(mutations.mutations(&owner(1), &a), ["/spec/type: \"ClusterIP\" became \"NodePort\""]);
+        // Another child with the same owner was also forgotten, and so deleted and created without end.
+        assert_eq!(mutations.not_by_admission(&owner(1), &b, vec![]), []);
+        assert_eq!(mutations.not_by_admission(&owner(1), &a, one.clone()), []);
+        // A new spec is written.
+        assert_eq!(mutations.not_by_admission(&owner(2), &a, one.clone()), one.clone());
+        assert_eq!(mutations.mutations(&owner(2), &a), Vec::<String>::new());
+        // Somebody else's value is drift.
+        assert_eq!(mutations.not_by_admission(&owner(1), &a, other.clone()), other.clone());
+        assert_eq!(mutations.mutations(&owner(1), &a), Vec::<String>::new());
+        // It has come to be as we want.
+        mutations.learn(&owner(1), &a, one.clone());
+        assert_eq!(mutations.not_by_admission(&owner(1), &a, vec![]), []);
+        assert_eq!(mutations.not_by_admission(&owner(1), &a, one.clone()), one.clone());
+        // The answer to the next write is as we want.
+        mutations.learn(&owner(1), &a, one.clone());
+        mutations.learn(&owner(1), &a, vec![]);
+        assert_eq!(mutations.mutations(&owner(1), &a), Vec::<String>::new());
+    }
+
+    #[test]
+    fn the_children_of_a_deleted_owner_are_forgotten_and_no_others() {
+        let owner = |uid: &str| Service {
+            metadata: ObjectMeta { uid: uid.into(), ..ObjectMeta::default() },
+            ..Service::default()
+        };
+        let child = |namespace: Option<&str>| {
+            let metadata = ObjectMeta {
+                name: "a".into(),
+                namespace: namespace.map(Into::into),
+                ..ObjectMeta::default()
+            };
+            Service { metadata, ..Service::default() }
+        };
+        let (writes, children) = (LastWrites::default(), [None, Some(""), Some("b"), Some("c")].map(child));
+        let known =
+            |uid: &str| children.iter().filter(|child| writes.had(&owner(uid), &child.key(), 1)).count();
+        for (uid, child) in
+            ["u1", "u2", "u3"].iter().flat_map(|uid| children.iter().map(move |child| (uid, child)))
+        {
+            writes.kept(&owner(uid), 1, child);
+        }
+        writes.forget_all(&"u2".into());
+        assert_eq!(["u1", "u2", "u3"].map(known), [4, 0, 4]);
+    }
+
+    #[test]
+    fn no_value_of_a_secret_is_in_a_message() {
+        let operations = [json!({"op": "replace", "path": "/data/password", "value": "aHVudGVyMg=="})];
+        let secret =
+            json!({"metadata": {"name": "s", "resourceVersion": "1"}, "data": {"password": "b3RoZXI="}});
+        let secret: Secret = serde_json::from_value(secret).expect("a Secret");
+        let shown: Vec<_> = Difference::all(&secret, &operations).iter().map(ToString::to_string).collect();
+        assert_eq!(shown, ["/data/password"]);
+    }
 }
