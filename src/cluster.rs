@@ -12,7 +12,6 @@
 mod ending;
 mod events;
 mod index;
-mod readiness;
 mod streams;
 
 use std::{
@@ -38,7 +37,7 @@ use crate::{
 use ending::EndingNamespaces;
 pub use events::{EventType, Events};
 pub use index::Index;
-pub(crate) use readiness::Readiness;
+pub(crate) use streams::Readiness;
 use streams::{OpenStream, OpenStreams, Stream};
 
 /// A client of an API server, with the Stores of its open watches. Cheap to clone.
