@@ -261,7 +261,7 @@ async fn follow<K: Resource>(
         if !machine.is_streaming() {
             drop(permit.take());
         }
-        if machine.is_streaming() || machine.has_progressed() {
+        if machine.is_streaming() || machine.has_progressed {
             health.succeeded();
         }
     }

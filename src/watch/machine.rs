@@ -337,12 +337,6 @@ impl Machine {
         self.state == State::Checking
     }
 
-    /// Whether the present watch has changed the version of the Store, or has completed a streaming list.
-    #[must_use]
-    pub(crate) fn has_progressed(&self) -> bool {
-        self.has_progressed
-    }
-
     /// Handles the end of a watch, or of a list or check that failed. Returns how soon the next request follows.
     pub fn end(&mut self, how: EndReason, lasted: Duration) -> Pause {
         let then = match self.state.clone() {
