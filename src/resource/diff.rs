@@ -67,7 +67,7 @@ pub fn between<K: Resource + Serialize>(live: &K, desired: &K, owning: &[&str]) 
     for path in owning.iter().chain(&["/metadata/annotations/"]) {
         reach(&live, &mut desired, path);
     }
-    json_patch(&live, &desired, &FieldRules::of(K::MERGE, owning))
+    json_patch(&live, &desired, K::MERGE, owning)
 }
 
 /// Adds the objects on the way to a field that the live object has, so that the field is removed although `desired` does not even have the
@@ -85,9 +85,11 @@ fn reach(live: &Value, desired: &mut Value, path: &str) {
     }
 }
 
-fn json_patch(live: &Value, desired: &Value, rules: &FieldRules<'_>) -> Vec<Value> {
+fn json_patch(live: &Value, desired: &Value, kind: &[MergeRule], owning: &[&str]) -> Vec<Value> {
+    let owning = owning.iter().map(|path| (*path, Merge::Owned));
+    let rules = owning.chain(kind.iter().chain(&METADATA).copied()).collect();
     let mut comparison = Comparison { path: String::new(), operations: Vec::new() };
-    comparison.compare(rules, live, desired);
+    comparison.compare(&FieldRules { rules, is_owned: false }, live, desired);
     comparison.operations
 }
 
@@ -118,11 +120,6 @@ struct FieldRules<'a> {
 }
 
 impl<'a> FieldRules<'a> {
-    fn of(kind: &'a [MergeRule], owning: &[&'a str]) -> FieldRules<'a> {
-        let owning = owning.iter().map(|path| (*path, Merge::Owned));
-        FieldRules { rules: owning.chain(kind.iter().chain(&METADATA).copied()).collect(), is_owned: false }
-    }
-
     /// The rule of the field itself.
     fn here(&self) -> Option<Merge> {
         self.rules.iter().find(|(path, _)| path.is_empty()).map(|(_, merge)| *merge)
@@ -302,7 +299,7 @@ mod tests {
     const CONTAINER: &[MergeRule] = &[("/probe/exec", Merge::Owned), ("/probe/tcpSocket", Merge::Owned)];
 
     fn check(live: Value, desired: Value, expected: Value) {
-        assert_eq!(Value::Array(json_patch(&live, &desired, &FieldRules::of(RULES, &["/args"]))), expected);
+        assert_eq!(Value::Array(json_patch(&live, &desired, RULES, &["/args"])), expected);
     }
 
     #[test]
@@ -347,7 +344,7 @@ mod tests {
     fn a_field_that_is_ours_is_removed_although_desired_lacks_the_object_around_it() {
         let removed = |live: Value, mut desired: Value, path: &str| {
             reach(&live, &mut desired, path);
-            let operations = json_patch(&live, &desired, &FieldRules::of(RULES, &[path]));
+            let operations = json_patch(&live, &desired, RULES, &[path]);
             assert_eq!(operations, [json!({"op": "remove", "path": path})]);
         };
         removed(json!({"a": {"b~/": {"c": 1, "d": 1}}}), json!({}), "/a/b~0~1/c");
@@ -359,7 +356,7 @@ mod tests {
         ] {
             let mut desired = json!({});
             reach(&live, &mut desired, path);
-            assert_eq!(json_patch(&live, &desired, &FieldRules::of(RULES, &[path])), [json!(null); 0]);
+            assert_eq!(json_patch(&live, &desired, RULES, &[path]), [json!(null); 0]);
         }
     }
 
