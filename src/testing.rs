@@ -24,6 +24,8 @@
 //! ```
 
 mod crd_fits;
+#[cfg(feature = "webhook")]
+mod webhooks;
 
 use std::{
     io,
@@ -53,6 +55,8 @@ use crate::{
 
 pub use crd_fits::crd_fits;
 pub use listwatch_apiserver::{Fault, Rule};
+#[cfg(feature = "webhook")]
+pub use webhooks::converts_without_loss;
 
 /// After this time without a request, a controller is quiet. On a paused clock, no real time passes.
 const QUIET: Duration = Duration::from_secs(2);

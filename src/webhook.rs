@@ -52,18 +52,24 @@ mod pki;
 mod review;
 mod server;
 
+#[cfg(feature = "testing")]
+use std::sync::Mutex;
 use std::{collections::BTreeMap, future::ready, io, net::SocketAddr, path::PathBuf, pin::Pin, sync::Arc};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
+#[cfg(feature = "testing")]
+use crate::endpoints::acceptor_of;
 use crate::{
     cluster::Cluster, endpoints::Certificate, manifests::WebhookInstallation, resource::Resource,
     shutdown::Stop,
 };
 pub(crate) use certificates::{Watched, controller};
 use conversion::Conversion;
+#[cfg(feature = "testing")]
+pub(crate) use conversion::there_and_back as convert_there_and_back;
 use metrics::WebhookMetrics;
 use review::AdmissionRequest;
 pub use review::{Decision, Operation, Review, User};
@@ -281,7 +287,12 @@ fn defaulted<K: Resource + Serialize>(
     let json_of = |object: &K| serde_json::to_value(object).expect("a type that was read is written");
     let before = json_of(&object);
     default(&mut object);
-    let patch = defaults::patch(&request.object, &before, &json_of(&object));
+    let after = json_of(&object);
+    if cfg!(feature = "testing") {
+        default(&mut object);
+        assert_eq!(json_of(&object), after, "`defaults` changes what it has changed before");
+    }
+    let patch = defaults::patch(&request.object, &before, &after);
     let mut response = Decision::allowed().into_response::<K>(&request.name);
     if !patch.is_empty() {
         response.insert("patchType".to_owned(), "JSONPatch".into());
@@ -329,3 +340,34 @@ impl WebhookServer {
 
 /// Answers until the request to stop, and some seconds longer.
 pub(crate) type Serving = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Webhooks that a test serves.
+#[cfg(feature = "testing")]
+pub(crate) struct Listening {
+    pub(crate) serving: Serving,
+    pub(crate) address: SocketAddr,
+    /// In PEM.
+    pub(crate) bundle: String,
+}
+
+#[cfg(feature = "testing")]
+impl Webhooks {
+    /// Listens on loopback, with a certificate for the time of the test.
+    pub(crate) async fn listen_for_tests(self: &Arc<Webhooks>, cluster: &Cluster) -> Listening {
+        let names = ["127.0.0.1".to_owned()].into();
+        let pki = pki::Pki::default().renewed(&names, cluster.now(), pki::Lives::default(), false);
+        let pki = pki.expect("a certificate");
+        let acceptor = acceptor_of(pki.certificate.as_bytes(), pki.key.as_bytes()).expect("the certificate");
+        let source = Source::Secret(Arc::new(Mutex::new(Some(acceptor))));
+        let metrics = WebhookMetrics::new(cluster.metrics());
+        let answers = Answers::new(self, cluster);
+        let loopback = ([127, 0, 0, 1], 0).into();
+        let server = Server::listen(loopback, answers, source, metrics).await.expect("a free port");
+        let address = server.address();
+        let serve = async move {
+            let (_never, stop) = Stop::channel();
+            server.serve(stop).await;
+        };
+        Listening { serving: Box::pin(serve), address, bundle: pki.bundle() }
+    }
+}

@@ -186,6 +186,21 @@ where
     Ok(converted)
 }
 
+/// An object as its type reads it, and after a conversion to the other version and back.
+#[cfg(feature = "testing")]
+pub(crate) fn there_and_back<Other, Stored>(object: &Value) -> Result<(Value, Value), String>
+where
+    Other: Resource + Serialize + From<Stored>,
+    Stored: Resource + Serialize + From<Other>,
+{
+    if object["apiVersion"] == *Stored::api_version() {
+        let back = to_stored::<Other, Stored>(&from_stored::<Other, Stored>(object)?)?;
+        return Ok((json_of(&typed::<Stored>(object)?)?, json_of(&typed::<Stored>(&back)?)?));
+    }
+    let back = from_stored::<Other, Stored>(&to_stored::<Other, Stored>(object)?)?;
+    Ok((json_of(&typed::<Other>(object)?)?, json_of(&typed::<Other>(&back)?)?))
+}
+
 /// In which fields two objects differ.
 fn lose(path: &str, was: Map<String, Value>, mut made: Map<String, Value>, lost: &mut Vec<Lost>) {
     let missing: Vec<String> = made.keys().filter(|field| !was.contains_key(*field)).cloned().collect();
@@ -243,4 +258,113 @@ fn typed<T: Resource>(object: &Value) -> Result<T, String> {
 
 fn json_of<T: Serialize>(object: &T) -> Result<Value, String> {
     serde_json::to_value(object).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resource::ObjectMeta;
+
+    #[derive(Serialize, Deserialize)]
+    struct Site {
+        metadata: ObjectMeta,
+        spec: SiteSpec,
+    }
+
+    #[derive(Serialize, Deserialize)]
+    struct SiteSpec {
+        host: String,
+        port: u16,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        tls: Option<Tls>,
+        aliases: Vec<String>,
+    }
+
+    #[derive(Serialize, Deserialize)]
+    struct Tls {
+        secret: String,
+    }
+
+    crate::kind!(Site, "example.com", "v2", "sites");
+
+    mod v1 {
+        use super::*;
+
+        #[derive(Serialize, Deserialize)]
+        pub(super) struct Site {
+            pub(super) metadata: ObjectMeta,
+            pub(super) spec: SiteSpec,
+        }
+
+        /// One alias at most, and no TLS.
+        #[derive(Serialize, Deserialize)]
+        pub(super) struct SiteSpec {
+            pub(super) address: String,
+            #[serde(default)]
+            pub(super) alias: String,
+        }
+
+        crate::kind!(Site, "example.com", "v1", "sites");
+    }
+
+    impl From<Site> for v1::Site {
+        fn from(Site { metadata, spec: SiteSpec { host, port, aliases, .. } }: Site) -> v1::Site {
+            let alias = aliases.into_iter().next().unwrap_or_default();
+            v1::Site { metadata, spec: v1::SiteSpec { address: format!("{host}:{port}"), alias } }
+        }
+    }
+
+    impl From<v1::Site> for Site {
+        fn from(v1::Site { metadata, spec: v1::SiteSpec { address, alias } }: v1::Site) -> Site {
+            let (host, port) = address.rsplit_once(':').unwrap_or((&address, ""));
+            let aliases = if alias.is_empty() { Vec::new() } else { vec![alias] };
+            let (host, port) = (host.to_owned(), port.parse().unwrap_or(80));
+            Site { metadata, spec: SiteSpec { host, port, tls: None, aliases } }
+        }
+    }
+
+    fn converted(object: &Value, to: &str) -> Value {
+        let mut conversion = Conversion::of::<Site>();
+        conversion.add::<v1::Site, Site>();
+        convert(&[conversion], object.clone(), to).expect("a conversion")
+    }
+
+    fn site() -> Value {
+        json!({
+            "apiVersion": "example.com/v2", "kind": "Site",
+            "metadata": {"name": "a", "uid": "u", "labels": {"b": "c"}, "managedFields": [{"manager": "kubectl"}]},
+            "spec": {"host": "web", "port": 443, "tls": {"secret": "s"}, "aliases": ["w", "x/y~z"]},
+            "status": {"conditions": [{"type": "Ready"}]},
+        })
+    }
+
+    #[test]
+    fn what_the_older_version_cannot_say_comes_back() {
+        let old = converted(&site(), "example.com/v1");
+        assert_eq!(old["spec"], json!({"address": "web:443", "alias": "w"}));
+        assert_eq!((&old["status"], &old["metadata"]["labels"]), (&site()["status"], &json!({"b": "c"})));
+        assert_eq!(converted(&old, "example.com/v2"), site());
+        assert_eq!(converted(&site(), "example.com/v2"), site());
+    }
+
+    #[test]
+    fn a_field_that_a_user_of_the_older_version_changes_does_not_come_back() {
+        let mut old = converted(&site(), "example.com/v1");
+        old["spec"] = json!({"address": "web:80", "alias": "new"});
+        let new = converted(&old, "example.com/v2");
+        let expected = json!({"host": "web", "port": 80, "tls": {"secret": "s"}, "aliases": ["new"]});
+        assert_eq!((&new["spec"], &new["metadata"]["annotations"]), (&expected, &Value::Null));
+    }
+
+    #[test]
+    fn an_annotation_that_somebody_has_broken_changes_nothing() {
+        let mut old = converted(&site(), "example.com/v1");
+        for text in [json!("no list"), json!(r#"[{"path": "/spec/a/b", "was": 1}, {"path": "", "was": 1}]"#)]
+        {
+            old["metadata"]["annotations"] = json!({"example.com/converted": text, "other": "stays"});
+            let new = converted(&old, "example.com/v2");
+            assert_eq!(new["spec"], json!({"host": "web", "port": 443, "aliases": ["w"]}));
+            assert_eq!(new["metadata"]["annotations"], json!({"other": "stays"}));
+        }
+    }
 }

@@ -294,8 +294,8 @@ mod tests {
             }
             assert!(stored.authorities.len() <= 2);
         }
-        // Each after two thirds of 730 and of 90 days, and a certificate more for each authority.
-        assert_eq!((authorities.len(), certificates.len()), (8, 61));
+        // Each after two thirds of 730 and of 90 days, and one certificate more for each new authority.
+        assert_eq!((authorities.len(), certificates.len()), (3, 27));
     }
 
     #[test]

@@ -91,6 +91,11 @@ impl Server {
         Ok(Server { listener, answering: Arc::new(answering), source })
     }
 
+    #[cfg(feature = "testing")]
+    pub(super) fn address(&self) -> SocketAddr {
+        self.listener.local_addr().expect("a listener has an address")
+    }
+
     /// Answers until the request to stop, and some seconds longer.
     pub(super) async fn serve(self, stop: Stop) {
         let Server { listener, answering, source } = self;
