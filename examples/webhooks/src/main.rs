@@ -41,7 +41,7 @@ listwatch::kind!(Site, "example.com", "v2", "sites");
 mod v1 {
     use super::*;
 
-    /// Has no aliases. The library keeps them in an annotation.
+    /// Calls the host an address, and has no aliases: the library keeps them in an annotation.
     #[derive(Serialize, Deserialize)]
     pub(super) struct Site {
         pub(super) metadata: ObjectMeta,
@@ -50,8 +50,11 @@ mod v1 {
 
     #[derive(Serialize, Deserialize, JsonSchema)]
     pub(super) struct SiteSpec {
-        /// `host:port`
+        /// The name under which the site is found.
         pub(super) address: String,
+        /// The port; 443 by default.
+        #[serde(default)]
+        pub(super) port: i32,
     }
 
     listwatch::kind!(Site, "example.com", "v1", "sites");
@@ -59,16 +62,13 @@ mod v1 {
 
 impl From<Site> for v1::Site {
     fn from(Site { metadata, spec: SiteSpec { host, port, .. } }: Site) -> v1::Site {
-        v1::Site { metadata, spec: v1::SiteSpec { address: format!("{host}:{port}") } }
+        v1::Site { metadata, spec: v1::SiteSpec { address: host, port } }
     }
 }
 
 impl From<v1::Site> for Site {
-    fn from(v1::Site { metadata, spec: v1::SiteSpec { address } }: v1::Site) -> Site {
-        let (host, port) = address.rsplit_once(':').unwrap_or((&address, ""));
-        let spec =
-            SiteSpec { host: host.to_owned(), port: port.parse().unwrap_or_default(), aliases: Vec::new() };
-        Site { metadata, spec }
+    fn from(v1::Site { metadata, spec: v1::SiteSpec { address, port } }: v1::Site) -> Site {
+        Site { metadata, spec: SiteSpec { host: address, port, aliases: Vec::new() } }
     }
 }
 
@@ -128,3 +128,6 @@ fn main() -> Result<(), RuntimeError> {
         })
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,37 @@
+//! The webhooks, called by the embedded API server.
+
+use listwatch::{
+    client::Request,
+    testing::{TestServer, converts_without_loss, crd_fits},
+};
+use serde_json::{Value, json};
+
+use super::*;
+
+async fn create(server: &TestServer, version: &str, name: &str, spec: Value) -> Result<Value, String> {
+    let api_version = format!("example.com/{version}");
+    let site = json!({"apiVersion": api_version, "kind": "Site", "metadata": {"name": name}, "spec": spec});
+    let path = format!("/apis/{api_version}/namespaces/default/sites");
+    let request =
+        Request::get(path).sends(http::Method::POST, "application/json", site.to_string().into_bytes());
+    let answer = server.client.send(request).await.map_err(|error| error.to_string())?;
+    Ok(serde_json::from_slice(&answer.body).expect("JSON"))
+}
+
+#[tokio::test]
+async fn a_site_gets_a_host_that_no_other_has() {
+    let server = TestServer::start(&[&definition()]).await;
+    let _serving = server.webhooks(webhooks()).await;
+    let site = create(&server, "v2", "a", json!({"host": "Web.Example.com"})).await.expect("a site");
+    assert_eq!(site["spec"], json!({"host": "web.example.com", "port": 443}));
+    let error =
+        create(&server, "v1", "b", json!({"address": "web.example.com"})).await.expect_err("a conflict");
+    let expected = "Site.example.com \"b\" is invalid: spec.host: Duplicate value: \"web.example.com\"";
+    assert!(error.contains(expected), "{error}");
+}
+
+#[test]
+fn both_versions_say_the_same() {
+    converts_without_loss::<v1::Site, Site>(&definition());
+    crd_fits::<Site>(&definition());
+}
