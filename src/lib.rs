@@ -106,6 +106,7 @@
 //! children ──► cluster
 //! cluster ───► watch, client, store
 //! watch ─────► client, store
+//! webhook ───► controller, endpoints
 //! ```
 //!
 //! All of them use [`resource`], the types of objects.
@@ -137,6 +138,7 @@
 //! | [`metrics::Metrics`] | metrics.Registry | what the process counts |
 //! | [`rbac::roles`] | `+kubebuilder:rbac` | the least roles of an operator, from what its controllers watch, keep and write |
 //! | [`plan::Plan`] | kubectl diff | what the controllers would write now |
+//! | `webhook::Webhooks` | webhook.Server, CustomValidator, CustomDefaulter | what the API server asks before it stores an object, and for its other versions |
 //! | [`manifests::Installation`] | config/default of kubebuilder | everything to install for an operator |
 //! | `correction_backoff` | | pauses writes that another writer keeps reverting, or that differ each time |
 //! | `client::Permit` | | a permit of a semaphore: only a few lists run at a time |
@@ -149,7 +151,7 @@
 //! # Invariants
 //!
 //! - [`resource`], [`watch::decode`], [`watch::Machine`], [`store`] and [`backoff`] do no I/O.
-//! - Only [`client`] connects; only `endpoints` (probes, metrics, debugging) and the embedded API server listen.
+//! - Only [`client`] connects; only `endpoints` (probes, metrics, debugging), `webhook` and the embedded API server listen.
 //! - In an operator, only a [`controller::Operator`], [`children`] and the finalizers of [`controller`] write objects, and only through
 //!   a [`cluster::Cluster`], as [`leader`] writes the Lease. Events (`cluster/events.rs`) go straight to the Client, because no operator reads them.
 //! - Every task has an owner that ends it. Dropping a future stops its work. No `std::sync::Mutex` is locked across an

@@ -166,7 +166,7 @@ impl Webhooks {
     }
 
     /// Converts objects between two versions, of which the API server stores `Stored`. What `Other` cannot say is kept in an annotation, so
-    /// that it comes back. The definition of the kind has both: see [`Crd::older_version`](crate::crd::Crd::older_version).
+    /// that it comes back. The definition of the kind has both: `crd::Crd::older_version`.
     #[must_use]
     pub fn converts<Other, Stored>(mut self) -> Webhooks
     where
