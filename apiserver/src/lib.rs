@@ -115,7 +115,7 @@ use crate::{
     faults::Faults,
     http::server::{self, Tasks},
     records::Latest,
-    state::{REQUESTS_MAX, Server},
+    state::Server,
     storage::{Storage, lock},
 };
 pub use crate::{
@@ -127,6 +127,7 @@ pub use crate::{
     kinds::{help as kinds_help, json_path::JsonPath},
     records::{EventRecord, RequestRecord, WriteRecord, changed_paths, differences, field_managers},
     resource::Resource,
+    state::REQUESTS_MAX,
     storage::Checkpoint,
 };
 

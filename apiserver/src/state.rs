@@ -19,8 +19,8 @@ use crate::{
     tokens::{self, ISSUER, SigningKey},
 };
 
-/// Most records of requests. A test that counts writes makes some thousands.
-pub(crate) const REQUESTS_MAX: usize = 100_000;
+/// Most records of requests: [`ApiServer::requests`](crate::ApiServer::requests). A test that counts writes makes some thousands.
+pub const REQUESTS_MAX: usize = 100_000;
 
 /// The shared state. It has no Debug, because it contains tokens and Secrets.
 pub(crate) struct Server {

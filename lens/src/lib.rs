@@ -42,7 +42,7 @@ pub use self::{
     cluster::Proxy,
     document::document,
     findings::{Entry, Finding, Severity},
-    live::{EVENTS_MAX, Live, Operator, Restart},
+    live::{Live, Operator, Restart},
     recording::{Malformed, Recording},
     report::Report,
 };

@@ -38,15 +38,12 @@ use tokio::{
     time::{sleep, timeout},
 };
 
+pub use self::controls::{Operator, Restart};
 use self::{
     access::Access,
     answer::{Answer, text, whole},
     controls::{Controls, Refused},
     news::{News, PAUSES, Reader, Seen},
-};
-pub use self::{
-    controls::{Operator, Restart},
-    news::EVENTS_MAX,
 };
 use crate::{Report, connections, page};
 

@@ -26,7 +26,7 @@ use listwatch_scorecard::Journal;
 use listwatch_study::record;
 use serde_json::Value;
 
-pub(crate) use recorder::{Exchange, Recorder};
+pub(crate) use recorder::{Exchange, Recorder, WRITES_MAX};
 
 /// A request, and its answer.
 #[derive(Clone, Debug)]

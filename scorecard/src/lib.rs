@@ -51,7 +51,7 @@ use futures_util::{StreamExt, stream};
 pub use self::{
     journal::Journal,
     lab::retries_max,
-    observe::{Then, observe, run_program},
+    observe::{EVENTS_MAX, Then, observe, run_program},
     report::{CheckResult, Outcome, Report, Verdict},
     sample_condition::SampleCondition,
     settings::{CannotJudge, Extent, Scorecard},

@@ -12,8 +12,8 @@ use super::{
     settings::{CannotJudge, Scorecard},
 };
 
-/// Most events of a record. They take 15 MB.
-const EVENTS_MAX: usize = 100_000;
+/// Most events of watches in a record: [`Options::events`](listwatch_apiserver::Options::events). They take 15 MB.
+pub const EVENTS_MAX: usize = 100_000;
 
 /// What becomes of a run that is observed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

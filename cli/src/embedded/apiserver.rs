@@ -17,7 +17,8 @@ use listwatch::client::{Client, Config};
 use listwatch_apiserver::{
     ApiServer, Checkpoint, ExecRule, LOG_TARGET, Options, Planned, fault_help, kinds_help,
 };
-use listwatch_lens::{EVENTS_MAX, Operator};
+use listwatch_lens::Operator;
+use listwatch_scorecard::EVENTS_MAX;
 use tempfile::{NamedTempFile, PersistError};
 use tokio::sync::oneshot;
 use tracing::Level;

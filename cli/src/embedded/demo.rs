@@ -28,8 +28,9 @@ use listwatch::{
     watch::decode,
 };
 use listwatch_apiserver::{ApiServer, Options as ServerOptions};
-use listwatch_lens::{EVENTS_MAX as WATCH_EVENTS_MAX, Operator};
+use listwatch_lens::Operator;
 use listwatch_operators::{BuiltIn, Flags};
+use listwatch_scorecard::EVENTS_MAX as WATCH_EVENTS_MAX;
 use listwatch_study::explain::Sentence;
 use tracing::Level;
 

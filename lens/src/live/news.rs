@@ -7,20 +7,11 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use listwatch_apiserver::ApiServer;
-use listwatch_scorecard::Journal;
+use listwatch_apiserver::{ApiServer, REQUESTS_MAX};
+use listwatch_scorecard::{EVENTS_MAX, Journal};
 use serde_json::{Value, json};
 
-use crate::{Recording, Report, document};
-
-/// Most requests, as the server has.
-const REQUESTS_MAX: usize = 100_000;
-
-/// How many events of watches a server should record, and are shown: [`Options::events`](listwatch_apiserver::Options::events).
-pub const EVENTS_MAX: usize = 100_000;
-
-/// Most writes. Each has its object.
-const WRITES_MAX: usize = 10_000;
+use crate::{Recording, Report, document, recording::WRITES_MAX};
 
 /// Most entries that a new page is sent.
 const ENTRIES_MAX: usize = REQUESTS_MAX + EVENTS_MAX + WRITES_MAX;

@@ -17,16 +17,13 @@ use http::{
     header::{ACCEPT, CONTENT_ENCODING, CONTENT_TYPE, HeaderName, USER_AGENT},
     request::Parts,
 };
-use listwatch_apiserver::RequestRecord;
+use listwatch_apiserver::{REQUESTS_MAX, RequestRecord};
 use serde_json::Value;
 
 use super::{Effect, Event, Recording, Request, Write, objects::Objects, request, text};
 
-/// Most requests, and most events. As many as the embedded API server keeps.
-const ENTRIES_MAX: usize = 100_000;
-
 /// Most writes.
-const WRITES_MAX: usize = 10_000;
+pub(crate) const WRITES_MAX: usize = 10_000;
 
 /// Most bytes of the objects of all writes, and of the last states of objects, as JSON. In memory, an object takes about ten times as much as its
 /// text; most writes share their object with the last state.
@@ -46,6 +43,7 @@ pub(crate) struct Recorder {
 struct Record {
     /// Not connected. The requests are in the order of their ids; without an answer yet, they have the status 0.
     recording: Recording,
+    /// Most requests, and most events.
     entries_max: usize,
     last_id: u64,
     /// The bytes of the object of each write.
@@ -98,7 +96,7 @@ enum Content {
 impl Recorder {
     pub(crate) fn new(user: String) -> Recorder {
         let recording = Recording { started: Some(SystemTime::now()), ..Recording::default() };
-        let record = Record { recording, entries_max: ENTRIES_MAX, ..Record::default() };
+        let record = Record { recording, entries_max: REQUESTS_MAX, ..Record::default() };
         Recorder { user, record: Mutex::new(record) }
     }
 

@@ -10,8 +10,8 @@ use std::{
 
 use listwatch_apiserver::{ApiServer, Options};
 use listwatch_control_plane::eventually;
-use listwatch_lens::{EVENTS_MAX, Live, Operator};
-use listwatch_scorecard::{self as scorecard, Then};
+use listwatch_lens::{Live, Operator};
+use listwatch_scorecard::{self as scorecard, EVENTS_MAX, Then};
 use reqwest::{Client, Method, RequestBuilder, Response, redirect::Policy};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
