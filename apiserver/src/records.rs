@@ -90,6 +90,8 @@ pub struct RequestRecord {
     pub time: SystemTime,
     /// The server's version then: writes with larger ones came later.
     pub version: u64,
+    /// The resourceVersion of the list in the answer: a watch of the same objects can begin there. Empty without a list.
+    pub list_version: String,
 }
 
 /// A write that changed an object. Writes that were refused, or changed nothing, are only among the [`RequestRecord`]s.
@@ -137,12 +139,26 @@ impl RequestRecord {
     #[must_use]
     pub fn line(&self) -> String {
         let RequestRecord {
-            id, method, path, query, user, user_agent, status, received, time, version, ..
+            id,
+            method,
+            path,
+            query,
+            user,
+            user_agent,
+            status,
+            received,
+            time,
+            version,
+            list_version,
+            ..
         } = self;
         let target = if query.is_empty() { path.clone() } else { format!("{path}?{query}") };
         let mut line = json!({"id": id, "received": rfc3339(*received), "time": rfc3339(*time), "user": user,
             "userAgent": user_agent, "method": method, "target": target, "status": status,
             "resourceVersion": version.to_string()});
+        if !list_version.is_empty() {
+            line["listVersion"] = (**list_version).into();
+        }
         if let Some(path) = ResourcePath::parse(path) {
             let name = path.name.as_deref().unwrap_or(&self.name);
             line["resource"] = qualified(&path.plural, &path.group).into();

@@ -286,6 +286,7 @@ async fn administrators_read_the_records_of_requests_and_writes_as_lines_of_json
     fixture.post(SECRETS, json!({"metadata": {"name": "a"}, "stringData": {"password": "secret"}})).await;
     fixture.merge(&format!("{SECRETS}/a"), json!({"metadata": {"labels": {"b": "1"}}})).await;
     fixture.get(&format!("{SECRETS}/b?pretty=1")).await;
+    fixture.get(SECRETS).await;
     let lines = async |path: &str| -> Vec<Value> {
         let text = fixture.get(path).await.1;
         let lines = text.as_str().expect("text").lines();
@@ -296,10 +297,13 @@ async fn administrators_read_the_records_of_requests_and_writes_as_lines_of_json
             "resource": "secrets", "namespace": "default", "name": name, "subresource": null, "status": status,
             "resourceVersion": version.to_string()})
     };
+    let mut list = request(5, "GET", "", "", 200, before + 2);
+    list["listVersion"] = list["resourceVersion"].clone();
     let expected = [
         request(2, "POST", "", "a", 201, before + 1),
         request(3, "PATCH", "/a", "a", 200, before + 2),
         request(4, "GET", "/b?pretty=1", "b", 404, before + 2),
+        list,
     ];
     let (mut requests, mut writes) =
         (lines("/listwatch/requests").await, lines(&format!("/listwatch/writes?since={before}")).await);

@@ -111,10 +111,9 @@ function laneOf(entry) {
   const { verb, client } = entry;
   if (entry.kind === "write" && !client) return ["server", "its controllers write"];
   if (verb !== "watch") return [client, ["get", "list"].includes(verb) ? "gets and lists" : "writes"];
-  const { object, target } = entry.of ?? entry;
-  const query = new URLSearchParams((target ?? "").split("?")[1]);
-  const selectors = ["labelSelector", "fieldSelector"].flatMap((name) => query.getAll(name));
-  return [client, ["watch", object, ...selectors].join(" ")];
+  const watch = entry.of ?? entry;
+  const selectors = ["labelSelector", "fieldSelector"].flatMap((name) => queryOf(watch).getAll(name));
+  return [client, ["watch", watch.object, ...selectors].join(" ")];
 }
 
 function modelOf(all) {
@@ -173,8 +172,11 @@ function about(entry) {
 function result(entry) {
   const changed = entry.changedNothing ? "changed nothing" : fields(entry);
   const version = entry.version && entry.version !== "0" ? `version ${entry.version}` : "";
-  return [entry.status, changed, version].filter(Boolean).join(", ");
+  const from = entry.kind === "request" && entry.verb === "watch" ? queryOf(entry).get("resourceVersion") : null;
+  return [entry.status, changed, version, from && from !== "0" ? `from version ${from}` : "", entry.meaning].filter(Boolean).join(", ");
 }
+
+const queryOf = ({ target }) => new URLSearchParams((target ?? "").split("?")[1]);
 
 /** `.spec.replicas (kubectl)`: the changed fields, and who owns each. */
 function fields({ changed }) {
@@ -368,7 +370,7 @@ const showVersions = table($("versions"), "Versions", ["time", "version", "what"
 
 // The life of an object.
 
-const isChange = ({ kind, version }) => kind !== "event" && Boolean(version);
+const isChange = ({ changed }) => Boolean(changed);
 
 function showLife() {
   const changes = model.all.filter(isChange);

@@ -68,10 +68,11 @@ pub(crate) fn entries(recording: &Recording, start: SystemTime) -> Vec<Value> {
 fn of_request(request: &Request, write: Option<&Write>, end: Option<SystemTime>) -> Value {
     // The name of a create with `generateName` is in the answer.
     let object = write.map_or_else(|| request.object(), |write| write.object.clone());
+    let version = write.map_or(request.list_version, |write| write.version);
     json!({"n": request.number(), "kind": "request", "id": request.id, "client": request.client, "verb": request.verb(),
         "resource": request.resource, "object": object, "subresource": request.subresource, "target": request.target,
         "status": request.status, "took": end.map(|end| between(request.received, end).as_secs_f64()),
-        "version": write.map(|write| write.version.to_string()), "changed": write.map(changed)})
+        "version": (version > 0).then(|| version.to_string()), "changed": write.map(changed)})
 }
 
 fn of_event(event: &Event) -> Value {

@@ -177,6 +177,7 @@ impl<'a> Case<'a> {
             Effect::Changed(at) if self.recording.writes[at].changed.is_empty() => String::new(),
             Effect::Changed(at) => format!(", changed {}", short(&self.recording.writes[at].changed)),
             Effect::Nothing => ", changed nothing".to_owned(),
+            Effect::Unknown if request.list_version > 0 => format!(", version {}", request.list_version),
             Effect::Unknown => String::new(),
         };
         let text = format!("{}  #{id} {method} {target}: {status}{effect}", self.at(request.received));

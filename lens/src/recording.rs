@@ -48,6 +48,8 @@ pub(crate) struct Request {
     pub(crate) status: u16,
     /// The server's version at the answer. 0 if unknown.
     version: u64,
+    /// The resourceVersion of the list in the answer. 0 without a list, or if it is unknown.
+    pub(crate) list_version: u64,
     pub(crate) effect: Effect,
     /// Whether it came with the last [`Recording::append`], or ended since. So are all of a recording that is read at once.
     pub(crate) is_new: bool,
@@ -515,6 +517,7 @@ fn request(line: &Value) -> Option<Request> {
         subresource: text(&line["subresource"]),
         status: line["status"].as_u64().and_then(|status| u16::try_from(status).ok())?,
         version: version(&line["resourceVersion"]),
+        list_version: version(&line["listVersion"]),
         effect: Effect::Unknown,
         is_new: true,
     })

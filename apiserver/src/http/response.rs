@@ -86,6 +86,13 @@ impl Answer {
         Answer { retry_after_secs, ..Answer::new(error.code, content) }
     }
 
+    /// The resourceVersion of the list, or of the Table of one. Empty without a list.
+    pub(crate) fn list_version(&self) -> &str {
+        let (Content::Json(value) | Content::Typed(value, _)) = &self.content else { return "" };
+        let is_list = ["items", "rows"].iter().any(|field| value[field].is_array());
+        value["metadata"]["resourceVersion"].as_str().filter(|_| is_list).unwrap_or_default()
+    }
+
     pub(crate) fn into_response(self, pretty: bool) -> Response<AnswerBody> {
         let mut response = Response::new(AnswerBody::Whole(None));
         *response.status_mut() = http::StatusCode::from_u16(self.status).unwrap_or_default();

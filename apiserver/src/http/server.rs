@@ -346,6 +346,7 @@ where
         received,
         time: now,
         version: revision,
+        list_version: answer.list_version().to_owned(),
     });
     if fault == Some(Fault::LoseAnswer) {
         return Err(Cut);

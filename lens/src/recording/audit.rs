@@ -72,6 +72,7 @@ fn request(line: &Value, id: u64) -> Option<Request> {
         subresource: text(&about["subresource"]),
         status: line["responseStatus"]["code"].as_u64().and_then(|code| u16::try_from(code).ok())?,
         version: 0,
+        list_version: 0,
         effect: Effect::Unknown,
         is_new: true,
     })

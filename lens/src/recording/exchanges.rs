@@ -54,7 +54,11 @@ pub(super) fn add(recording: &mut Recording, entries: Vec<Entry>) {
                 let answer = serde_json::from_str(&body.text()).unwrap_or_default();
                 writes.extend(audit::written(request, &answer, &mut known));
             }
-            // What was read, or half a line of a watch.
+            What::Rest(body) if request.is_list() && request.status == 200 => {
+                let list: Value = serde_json::from_str(&body.text()).unwrap_or_default();
+                request.list_version = version(&list["metadata"]["resourceVersion"]);
+            }
+            // An object that was read, or half a line of a watch.
             What::Request(_) | What::Head(_) | What::Rest(_) | What::End(_) => {}
         }
     }
@@ -83,6 +87,7 @@ fn request(id: u64, (received, sent): (SystemTime, Sent), answered: SystemTime, 
         target: sent.path.clone(),
         status,
         version: 0,
+        list_version: 0,
         effect: Effect::Unknown,
         is_new: true,
     }

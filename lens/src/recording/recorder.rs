@@ -20,7 +20,7 @@ use http::{
 use listwatch_apiserver::{REQUESTS_MAX, RequestRecord};
 use serde_json::Value;
 
-use super::{Effect, Event, Recording, Request, Write, objects::Objects, request, text};
+use super::{Effect, Event, Recording, Request, Write, objects::Objects, request, text, version};
 
 /// Most writes.
 pub(crate) const WRITES_MAX: usize = 10_000;
@@ -121,6 +121,7 @@ impl Recorder {
             received: now,
             time: now,
             version: 0,
+            list_version: String::new(),
         };
         let line = serde_json::from_str(&line.line()).expect("a line of JSON");
         record.recording.requests.push(request(&line).expect("the line of a request"));
@@ -133,7 +134,7 @@ impl Recorder {
             id,
             is_partial: header(ACCEPT).contains("as="),
             content: Content::Awaited,
-            objects: Objects::at_depth(0),
+            objects: Objects::at_depths(0..=0),
         }
     }
 
@@ -196,10 +197,12 @@ impl Exchange {
     pub(crate) fn answered(&mut self, status: u16, headers: &HeaderMap) {
         let mut record = self.recorder.record();
         let Some(request) = record.request(self.id) else { return };
-        (request.status, request.answered, request.is_new) = (status, SystemTime::now(), true);
+        (request.status, request.answered) = (status, SystemTime::now());
         self.content = Content::of(request, self.is_partial, headers);
+        // The version of a list is in its body.
+        request.is_new = self.content != Content::Read;
         if self.content == Content::Read && request.is_list() {
-            self.objects = Objects::at_depth(2);
+            self.objects = Objects::at_depths(1..=2);
         }
     }
 
@@ -238,13 +241,12 @@ impl Exchange {
         match mem::replace(&mut self.content, Content::Other) {
             Content::InitialEvents | Content::Events => {
                 record.sent(self.id, event, String::new(), 0);
-                if let Some(watch) = record.request(self.id) {
-                    watch.is_new = true;
-                }
+                record.mark_new(self.id);
             }
+            Content::Read => record.mark_new(self.id),
             // The client did not wait for the answer.
             Content::Awaited => record.recording.requests.retain(|request| request.id != self.id),
-            Content::Written | Content::Read | Content::Other => {}
+            Content::Written | Content::Other => {}
         }
     }
 }
@@ -261,6 +263,13 @@ impl Record {
         let requests = &mut self.recording.requests;
         let at = requests.binary_search_by_key(&id, |request| request.id).ok()?;
         Some(&mut requests[at])
+    }
+
+    /// The page gets the request again.
+    fn mark_new(&mut self, id: u64) {
+        if let Some(request) = self.request(id) {
+            request.is_new = true;
+        }
     }
 
     /// A watch sent a line.
@@ -334,14 +343,16 @@ impl Record {
         }
     }
 
-    /// An object was read.
+    /// An object was read, or the metadata of a list.
     fn read(&mut self, id: u64, value: Value, bytes: usize) {
         let Some(request) = self.request(id) else { return };
         let object = named(request, &value);
-        let mut read = Write { event: String::new(), object, ..Write::of(request, value) };
-        if !read.object.is_empty() {
-            self.learn(&mut read, bytes, true);
+        if object.is_empty() {
+            request.list_version = request.list_version.max(version(&value["resourceVersion"]));
+            return;
         }
+        let mut read = Write { event: String::new(), object, ..Write::of(request, value) };
+        self.learn(&mut read, bytes, true);
     }
 
     /// Compares a state of an object with the last one, and keeps it if it is newer.

@@ -41,16 +41,16 @@ async fn it_shows_requests_events_and_writes_with_their_causes() {
     let entries = document["entries"].as_array().unwrap().iter();
     let shown = entries.map(|entry| {
         let what = if entry["kind"] == "event" { &entry["event"] } else { &entry["verb"] };
-        json!([entry["t"], what, entry["object"], entry["took"]])
+        json!([entry["t"], what, entry["object"], entry["took"], entry["version"]])
     });
     let expected = json!([
-        [0.1, "list", "configmaps/a", 0.1],
-        [0.3, "watch", "configmaps/a", 1.8],
-        [1.5, "ADDED", "configmaps/a/web", null],
-        [1.6, "patch", "deployments.apps/a/web", 0.1],
-        [1.8, "patch", "deployments.apps/a/web", 0.1],
-        [2.0, "ERROR", "", null],
-        [2.1, "CLOSED", "", null],
+        [0.1, "list", "configmaps/a", 0.1, "7"],
+        [0.3, "watch", "configmaps/a", 1.8, null],
+        [1.5, "ADDED", "configmaps/a/web", null, "8"],
+        [1.6, "patch", "deployments.apps/a/web", 0.1, "9"],
+        [1.8, "patch", "deployments.apps/a/web", 0.1, null],
+        [2.0, "ERROR", "", null, "0"],
+        [2.1, "CLOSED", "", null, "0"],
     ]);
     assert_eq!(shown.collect::<Value>(), expected);
     let text = report.text();
@@ -64,6 +64,14 @@ async fn it_shows_requests_events_and_writes_with_their_causes() {
         browser.open(&page::html(&document), (1280, 800)).await;
         let state = browser.get("document.querySelector('#state').textContent").await;
         assert_eq!(state, "7 requests and events in 2.1 s.");
+        // The watch begins at the version of the list, and its end says what it means.
+        browser.click("#tab-entries").await;
+        let results = "[...document.querySelectorAll('#entries [role=gridcell]:nth-child(5)')].map((cell) => cell.textContent)";
+        browser.until(&format!("{results}.length === 7")).await;
+        let results = browser.get(results).await;
+        assert_eq!(results[0], "200, version 7");
+        assert_eq!(results[1], "200, from version 7");
+        assert_eq!(results[6], "the client has closed the watch, or the connection broke");
     })
     .await;
 }
