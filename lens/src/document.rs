@@ -76,8 +76,12 @@ fn of_request(request: &Request, write: Option<&Write>, end: Option<SystemTime>)
 }
 
 fn of_event(event: &Event) -> Value {
-    json!({"n": event.number(), "kind": "event", "watch": event.watch, "event": event.event, "object": event.object,
-        "version": event.version.to_string()})
+    let mut entry = json!({"n": event.number(), "kind": "event", "watch": event.watch, "event": event.event,
+        "object": event.object, "version": event.version.to_string()});
+    if !event.meaning().is_empty() {
+        entry["meaning"] = event.meaning().into();
+    }
+    entry
 }
 
 fn of_write(write: &Write) -> Value {

@@ -186,7 +186,10 @@ impl<'a> Case<'a> {
 
     fn event_entry(&self, event: &Event) -> Entry {
         let Event { watch, event: what, object, version, .. } = event;
-        let about = if object.is_empty() { String::new() } else { format!(" {object}, version {version}") };
+        let about = match event.meaning() {
+            "" => format!(" {object}, version {version}"),
+            meaning => format!(": {meaning}"),
+        };
         let text = format!("{}  watch #{watch}: {what}{about}", self.at(event.time));
         Entry { number: event.number(), text }
     }

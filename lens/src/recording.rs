@@ -403,6 +403,17 @@ impl Write {
 }
 
 impl Event {
+    /// What an event says that is about no object. Empty: it is about one.
+    pub(crate) fn meaning(&self) -> &'static str {
+        match &*self.event {
+            "BOOKMARK" => "a newer version to resume from; no object has changed",
+            "ERROR" => "the server cannot go on with this watch",
+            "END" => "the server has ended the watch",
+            "CLOSED" => "the client has closed the watch, or the connection broke",
+            _ => "",
+        }
+    }
+
     pub(crate) fn ends_watch(&self) -> bool {
         ["END", "CLOSED"].contains(&&*self.event)
     }
