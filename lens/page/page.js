@@ -297,9 +297,10 @@ function whyOf(alike) {
     const left = alike.length - lines.length;
     const causes = chosen.causes.map(({ n, text, milliseconds }, index) =>
       link(n, `${index ? "or" : "likeliest"}: ${text}, ${duration(milliseconds / 1000)} before`, () => reveal(n, { from: n, to: chosen.n })));
-    const ofWhich = alike.length > 1 ? `of the write at ${seconds(entries.get(chosen.n)?.t ?? chosen.seconds)}: ` : "";
+    const ofWhich = alike.length > 1 ? `of the write at ${seconds(entries.get(chosen.n)?.t ?? chosen.seconds)} ` : "";
+    const concluded = `the cause ${ofWhich}is an event that the client was sent before.`;
     replace(body,
-      element("p", {}, element("b", {}, "Concluded: "), "the cause ", ofWhich, causes.length ? "an event that the client was sent before it." : `${chosen.reason}.`),
+      element("p", {}, element("b", {}, causes.length ? "Concluded: " : "Cause: "), causes.length ? concluded : `${chosen.reason}.`),
       ...causes,
       element("p", {}, element("b", {}, "Certain: "), "the writes, the answers, and the fields that changed."),
       ...lines, left > 0 ? element("p", { class: "soft" }, `and ${left} more`) : "");

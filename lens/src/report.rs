@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{
     findings::{Case, Entry, Finding, Severity, short},
     recording::{Effect, Recording, between, milliseconds},
-    why::{Relation, Why},
+    why::{Relation, Since, Why},
 };
 
 /// Most lines of writes in the text. The JSON has all.
@@ -147,14 +147,22 @@ fn described(why: &Why<'_>) -> String {
 }
 
 fn reason(recording: &Recording, why: &Why<'_>) -> String {
+    let since = match why.since {
+        Since::Start => "before this write",
+        Since::Write => "since the client's last write to this object",
+        Since::Cause => "since the cause of the client's last write to this object",
+    };
     let Some(cause) = why.causes.first() else {
-        let why = if why.is_retry { "the one before was refused" } else { "its start, or a timer" };
-        return format!("no event came before it: {why}");
+        return match (why.has_watch, why.is_retry) {
+            (false, _) => "not known: this client has no watch".to_owned(),
+            (true, true) => format!("no event came {since}, which was refused"),
+            (true, false) => format!("no event came {since}: its start, or a timer"),
+        };
     };
     let words = cause.words(recording);
     match (cause.relation, why.events) {
         (Relation::Unrelated, _) => format!("perhaps {words}, which has nothing to do with it: or a timer"),
-        (_, 1) => format!("{words}: the only new event"),
+        (_, 1) => format!("{words}: the only event {since}"),
         (..) => format!("likely {words}"),
     }
 }

@@ -30,10 +30,24 @@ pub(crate) struct Why<'a> {
     pub(crate) object: String,
     /// The likeliest first.
     pub(crate) causes: Vec<Cause<'a>>,
-    /// How many events the client was sent since the cause of its last request that writes to the object.
+    /// How many events the client was sent since then.
     pub(crate) events: usize,
-    /// Whether that one was refused.
+    pub(crate) since: Since,
+    /// Whether the last request that writes to the object was refused.
     pub(crate) is_retry: bool,
+    /// Whether the client watches anything.
+    pub(crate) has_watch: bool,
+}
+
+/// From when on an event is new to a client that writes to an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Since {
+    /// It has not written to the object before.
+    Start,
+    /// Its last request that writes to the object, which no event has caused.
+    Write,
+    /// The cause of that request.
+    Cause,
 }
 
 /// An event that can be the cause of a write.
@@ -84,8 +98,9 @@ pub(crate) fn writes<'a>(recording: &'a Recording, client: &str) -> Vec<Why<'a>>
     let is_own = |event: &&Event| recording.request(event.watch).is_some_and(|watch| watch.client == client);
     let is_change = |event: &&Event| ["ADDED", "MODIFIED", "DELETED"].contains(&&*event.event);
     let events: Vec<&Event> = recording.events.iter().filter(is_change).filter(is_own).collect();
-    // The last request for each object, and its cause, or else itself.
-    let mut last: HashMap<String, (&Request, SystemTime)> = HashMap::new();
+    let has_watch = recording.requests.iter().any(|request| request.client == client && request.is_watch());
+    // The last request for each object, and from when on an event is new after it.
+    let mut last: HashMap<String, (&Request, Since, SystemTime)> = HashMap::new();
     let mut writes = Vec::new();
     for request in recording.requests.iter().filter(|one| one.client == client && one.writes()) {
         let write = match request.effect {
@@ -95,10 +110,11 @@ pub(crate) fn writes<'a>(recording: &'a Recording, client: &str) -> Vec<Why<'a>>
         // The name of a create with `generateName` is in the answer.
         let object = write.map_or_else(|| request.object(), |write| write.object.clone());
         let before = last.get(&object).copied();
-        let since = before.map_or(SystemTime::UNIX_EPOCH, |(_, since)| since);
-        let is_retry = before.is_some_and(|(before, _)| before.status >= 400);
+        let is_retry = before.is_some_and(|(before, ..)| before.status >= 400);
+        let (since, begin) =
+            before.map_or((Since::Start, SystemTime::UNIX_EPOCH), |(_, since, begin)| (since, begin));
         let (from, to) = (
-            events.partition_point(|event| event.time <= since),
+            events.partition_point(|event| event.time <= begin),
             events.partition_point(|event| event.time <= request.received),
         );
         let window = &events[from.max(to.saturating_sub(EVENTS_MAX)).min(to)..to];
@@ -114,9 +130,12 @@ pub(crate) fn writes<'a>(recording: &'a Recording, client: &str) -> Vec<Why<'a>>
         let causes = ranked(causes.collect());
         let cause = causes.first().filter(|cause| cause.relation != Relation::Unrelated);
         // An inferred event has the time of its write.
-        let since = cause.map_or(request.received - Duration::from_nanos(1), |cause| cause.event.time);
-        last.insert(object.clone(), (request, since));
-        writes.push(Why { request, write, object, causes, events: window.len(), is_retry });
+        let next = match cause {
+            Some(cause) => (request, Since::Cause, cause.event.time),
+            None => (request, Since::Write, request.received - Duration::from_nanos(1)),
+        };
+        last.insert(object.clone(), next);
+        writes.push(Why { request, write, object, causes, events: window.len(), since, is_retry, has_watch });
     }
     writes
 }
