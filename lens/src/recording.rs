@@ -428,11 +428,17 @@ impl Request {
         self.id * 3
     }
 
+    /// The value of a parameter. Empty if it has none.
+    pub(crate) fn query(&self, word: &str) -> Option<&str> {
+        let (_, query) = self.target.split_once('?')?;
+        query.split('&').find_map(|pair| match pair.strip_prefix(word)? {
+            "" => Some(""),
+            rest => rest.strip_prefix('='),
+        })
+    }
+
     pub(crate) fn has_query(&self, word: &str) -> bool {
-        let query = self.target.split_once('?').map_or("", |(_, query)| query);
-        query
-            .split('&')
-            .any(|pair| pair == word || pair.strip_prefix(word).is_some_and(|rest| rest.starts_with('=')))
+        self.query(word).is_some()
     }
 
     pub(crate) fn is_watch(&self) -> bool {

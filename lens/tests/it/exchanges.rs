@@ -76,6 +76,51 @@ async fn it_shows_requests_events_and_writes_with_their_causes() {
     .await;
 }
 
+/// A client that only looks does no harm without bookmarks, and a short watch ends before the first one.
+#[test]
+fn only_a_client_that_writes_is_told_what_its_watches_lack() {
+    let bare = LINES.replace("&allowWatchBookmarks=true&timeoutSeconds=300", "");
+    let short = LINES.replace("&allowWatchBookmarks=true&timeoutSeconds=300", "&timeoutSeconds=10");
+    let looks = bare.lines().filter(|line| !line.contains("exchange\":5") && !line.contains("exchange\":6"));
+    let looks = looks.collect::<Vec<_>>().join("\n");
+    for (text, rules) in [(&looks, &[][..]), (&short, &[]), (&bare, &["watch-options"; 2])] {
+        let found = Report::of(&read(text).unwrap()).findings;
+        assert_eq!(found.iter().map(|finding| finding.rule).collect::<Vec<_>>(), rules);
+    }
+}
+
+/// A client that has no watch may write for any reason.
+#[test]
+fn a_reason_says_since_when_an_event_is_the_only_one_or_missing() {
+    let lines = LINES.replace("/apis/apps/v1/namespaces/a/deployments/", "/api/v1/namespaces/a/configmaps/");
+    let without = |part: &str| {
+        let lines: Vec<&str> = lines.lines().filter(|line| !line.contains(part)).collect();
+        lines.join("\n")
+    };
+    let unknown = "not known: this client has no watch";
+    for (text, reasons) in [
+        (
+            lines.clone(),
+            [
+                "ADDED of configmaps/a/web: the only event before this write",
+                "no event came since the cause of the client's last write to this object: its start, or a timer",
+            ],
+        ),
+        (
+            without("ADDED"),
+            [
+                "no event came before this write: its start, or a timer",
+                "no event came since the client's last write to this object: its start, or a timer",
+            ],
+        ),
+        (without("exchange\":4"), [unknown; 2]),
+    ] {
+        let report = Report::of(&read(&text).unwrap()).json();
+        let found = [0, 1].map(|at| report["writes"][at]["reason"].clone());
+        assert_eq!(found, reasons);
+    }
+}
+
 /// A process that was killed leaves half a line.
 #[test]
 fn half_a_last_line_is_left_out_and_any_other_is_named() {
