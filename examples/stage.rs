@@ -49,8 +49,9 @@ const SHOWN_MAX: usize = 200;
 /// The user without permissions.
 const NOBODY: &str = "listwatch-course";
 
-/// The client of a recording that reads. Its writes are those of others.
+/// The clients of a recording: one reads, and the other one writes, as somebody else would in a cluster.
 const LESSON: &str = "lesson";
+const WRITER: &str = "another client";
 
 /// The heads of a usual answer, of one that is cut, and of a server that does not answer: see [`Another::ask`].
 pub(crate) const OK: &str = "200 OK";
@@ -267,7 +268,7 @@ impl Stage {
         }
         let mut options = Options { kubeconfig, context, ..Options::default() };
         let by = |user| recording.clone().map(|recording| (recording, user));
-        let (writer, _) = connect(&options, false, by("others"))?;
+        let (writer, _) = connect(&options, false, by(WRITER))?;
         let (client, explained) = connect(&options, explain, by(LESSON))?;
         options.act_as = Some(NOBODY.to_owned());
         let (nobody, _) = connect(&options, explain, by(NOBODY))?;

@@ -841,7 +841,7 @@ async fn a_lesson_is_recorded_for_the_lens() {
     let (code, report, stderr) = run(lens.args(["lens", "--output=json"]).arg(&file)).await;
     assert_eq!(code, Some(0), "{stderr}");
     let report: Value = serde_json::from_str(&report).unwrap();
-    assert_eq!(report["clients"], json!(["others", "lesson"]), "{report:#}");
+    assert_eq!(report["clients"], json!(["another client", "lesson"]), "{report:#}");
     let verbs: Value =
         report["writes"].as_array().unwrap().iter().map(|write| write["verb"].clone()).collect();
     assert_eq!(verbs, json!(["create", "create", "patch", "delete"]), "{report:#}");
