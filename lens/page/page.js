@@ -815,5 +815,8 @@ function showDetail() {
 
 readColors();
 listen();
-if ($("recording")) load(JSON.parse($("recording").textContent));
-else follow();
+if ($("recording")) {
+  load(JSON.parse($("recording").textContent));
+  // Such as a lesson about reading.
+  if (!report.writes.length) openTab("entries");
+} else follow();

@@ -216,6 +216,19 @@ async fn drawn(browser: &Browser) -> u64 {
 }
 
 #[tokio::test]
+async fn a_recording_opens_on_its_entries_if_nothing_was_written() {
+    in_browser(async move |browser| {
+        browser.open(&made(&[request(3, "list", 0.0, Some(0.1))]), WIDE).await;
+        let cells = "document.querySelector('#entries [role=row]:nth-child(1) [role=gridcell]:nth-child(3)')";
+        assert_eq!(browser.until(&format!("{cells}?.textContent")).await, "list");
+        let (journal, _) = loop_and_secret().await;
+        browser.open(&html(&journal), WIDE).await;
+        assert_eq!(browser.get("document.querySelector('#why').hidden").await, false);
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_time_without_an_open_watch_is_seen() {
     in_browser(async move |browser| {
         // A begin and a bar, and a get.
