@@ -101,6 +101,8 @@ async fn a_person_finds_the_loop_its_cause_and_the_life_of_the_object() {
             );
             let wide = browser.get("document.documentElement.scrollWidth").await;
             assert!(wide.as_f64().unwrap() <= f64::from(size.0), "the page is wider than the window: {wide}");
+            let is_whole = "(why => why.scrollHeight === why.clientHeight)(document.querySelector('#why'))";
+            assert!(size == WIDE || browser.get(is_whole).await == true, "the writes have a scroll bar");
         }
         // The third entry is a write, and the second the event that woke it.
         let key = async |at: usize| {
