@@ -58,7 +58,7 @@ function tell(news) {
 function follow() {
   const source = new EventSource("events");
   const on = (name, act) => source.addEventListener(name, ({ data }) => {
-    if (name !== "end") state.live = "The operator runs.";
+    if (name !== "end") state.live = "New requests and events appear as they come.";
     act(JSON.parse(data));
   });
   on("recording", load);
@@ -67,7 +67,7 @@ function follow() {
   on("controls", (news) => controls?.then((tell) => tell(news)));
   on("end", ({ why }) => {
     source.close();
-    state.live = `The operator has ended: ${why}`;
+    state.live = `The recording has ended: ${why}.`;
     refresh();
   });
   source.onerror = () => {

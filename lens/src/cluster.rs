@@ -118,6 +118,10 @@ impl Proxy {
         kubeconfig(&format!("https://{address}"), &identity.ca_pem, client.namespace(), USER, token)
     }
 
+    pub(crate) fn recorder(&self) -> Arc<Recorder> {
+        Arc::clone(&self.shared.recorder)
+    }
+
     /// What was recorded so far.
     #[must_use]
     pub fn recording(&self) -> Recording {

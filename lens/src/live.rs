@@ -1,4 +1,5 @@
-//! The page while an operator runs: a server on loopback, which shows what happens at an embedded API server, and lets the user stop it and step.
+//! The page while an operator runs: a server on loopback, which shows what happens at an embedded API server, and lets the user stop it and step;
+//! or what passes through the proxy before a cluster.
 //!
 //! ```text
 //! GET  /?token=…         gives the browser a cookie; everything else needs it
@@ -43,9 +44,9 @@ use self::{
     access::Access,
     answer::{Answer, text, whole},
     controls::{Controls, Refused},
-    news::{News, PAUSES, Reader, Seen},
+    news::{News, PAUSES, Reader, Seen, Source},
 };
-use crate::{Report, connections, page};
+use crate::{Proxy, Report, connections, page};
 
 /// How often the record is read, if it is quickly read.
 const TICK: Duration = Duration::from_millis(100);
@@ -82,7 +83,9 @@ pub struct Live {
 /// What a page is served from.
 struct Page {
     access: Access,
-    controls: Controls,
+    source: Source,
+    /// A cluster has none.
+    controls: Option<Controls>,
     news: watch::Sender<News>,
 }
 
@@ -106,16 +109,26 @@ impl Live {
 
     /// Shows what happens at a server, until `end` says why there is no more. Returns when the pages know it.
     pub async fn run(self, server: Arc<ApiServer>, operator: Operator, end: impl Future<Output = String>) {
+        let source = Source::Server(Arc::clone(&server));
+        self.show(source, Some(Controls { server, operator }), end).await;
+    }
+
+    /// The same for what passes through a proxy. The page changes nothing in its cluster.
+    pub async fn run_proxy(self, proxy: &Proxy, end: impl Future<Output = String>) {
+        self.show(Source::Proxy(proxy.recorder()), None, end).await;
+    }
+
+    async fn show(self, source: Source, controls: Option<Controls>, end: impl Future<Output = String>) {
         let Live { listener, access } = self;
-        let controls = Controls { server, operator };
         let mut reader = Reader::default();
-        let entries = reader.entries(&controls.server);
-        let mut news = News::new(reader.start(&controls.server), controls.offer());
+        let entries = reader.entries(&source);
+        let offer = controls.as_ref().map(Controls::offer).unwrap_or_default();
+        let mut news = News::new(reader.start(source.now()), offer);
         news.add(entries, reader.forgotten(), "");
-        if let Some(recording) = reader.judged(controls.server.now()) {
+        if let Some(recording) = reader.judged(source.now()) {
             news.judge(&Report::of(&recording));
         }
-        let page = Arc::new(Page { access, controls, news: watch::Sender::new(news) });
+        let page = Arc::new(Page { access, source, controls, news: watch::Sender::new(news) });
         let reader = Arc::new(Mutex::new(reader));
         let (mut connections, each) = (JoinSet::new(), Arc::clone(&page));
         let serve = |stream| connection(stream, Arc::clone(&each));
@@ -147,8 +160,9 @@ async fn read(reader: &Arc<Mutex<Reader>>, page: &Arc<Page>) {
     let (reader, page) = (Arc::clone(reader), Arc::clone(page));
     let read = spawn_blocking(move || {
         let mut reader = locked(&reader);
-        let (entries, forgotten) = (reader.entries(&page.controls.server), reader.forgotten());
-        let controls = page.controls.state().to_string();
+        let (entries, forgotten) = (reader.entries(&page.source), reader.forgotten());
+        let controls =
+            page.controls.as_ref().map(|controls| controls.state().to_string()).unwrap_or_default();
         page.news.send_if_modified(|news| news.add(entries, forgotten, &controls));
     });
     let _ = read.await;
@@ -158,7 +172,7 @@ async fn read(reader: &Arc<Mutex<Reader>>, page: &Arc<Page>) {
 async fn judge(reader: &Arc<Mutex<Reader>>, page: &Arc<Page>) {
     let (reader, page) = (Arc::clone(reader), Arc::clone(page));
     let judge = spawn_blocking(move || {
-        let recording = locked(&reader).judged(page.controls.server.now());
+        let recording = locked(&reader).judged(page.source.now());
         if let Some(report) = recording.map(|recording| Report::of(&recording)) {
             page.news.send_if_modified(|news| news.judge(&report));
         }
@@ -190,8 +204,10 @@ async fn answer(request: Request<Incoming>, page: &Arc<Page>) -> Answer {
 
 async fn served(request: Request<Incoming>, page: &Arc<Page>) -> Answer {
     let path = request.uri().path().to_owned();
-    if let Some(what) = path.strip_prefix("/control/").filter(|_| request.method() == Method::POST) {
-        return controlled(what, request, page).await;
+    if let (Some(what), Some(controls), &Method::POST) =
+        (path.strip_prefix("/control/"), &page.controls, request.method())
+    {
+        return controlled(what, request, controls).await;
     }
     if request.method() != Method::GET {
         return text(StatusCode::METHOD_NOT_ALLOWED, "the page is read with GET");
@@ -205,13 +221,13 @@ async fn served(request: Request<Incoming>, page: &Arc<Page>) -> Answer {
     }
 }
 
-async fn controlled(what: &str, request: Request<Incoming>, page: &Arc<Page>) -> Answer {
+async fn controlled(what: &str, request: Request<Incoming>, controls: &Controls) -> Answer {
     let body = match Limited::new(request.into_body(), BODY_BYTES_MAX).collect().await {
         Ok(body) => body.to_bytes(),
         Err(_) => return text(StatusCode::PAYLOAD_TOO_LARGE, "the body is too large, or was cut"),
     };
     let order: Value = serde_json::from_slice(&body).unwrap_or_default();
-    let (status, answer) = match page.controls.act(what, &order).await {
+    let (status, answer) = match controls.act(what, &order).await {
         Ok(answer) => (StatusCode::OK, answer),
         Err(Refused(why)) => (StatusCode::BAD_REQUEST, json!({"error": why})),
     };

@@ -112,6 +112,8 @@ pub struct Recording {
     pub(crate) events: Vec<Event>,
     /// The last states of objects that were only read. By object: `deployments.apps/default/web`.
     pub(crate) states: HashMap<String, Arc<Value>>,
+    /// Whether each change of an object is among the writes.
+    has_all_writes: bool,
     /// Whether the events are not recorded, and follow from the writes and the watches.
     pub(crate) infers_events: bool,
     /// Until when the operator surely ran, if it is known.
@@ -154,7 +156,8 @@ impl Recording {
         let texts = [journal.requests_jsonl(), journal.writes_jsonl(), journal.events_jsonl()];
         let files = texts.map(|text| (String::new(), text));
         self.add(&files).expect("lines of a recording");
-        self.connect(true);
+        self.has_all_writes = true;
+        self.connect();
         let ended = self.events.iter().filter(|event| event.is_new && event.ends_watch());
         for at in ended.filter_map(|end| self.by_id.get(&end.watch)) {
             self.requests[*at].is_new = true;
@@ -175,10 +178,11 @@ impl Recording {
             writes: self.writes[begin(self.writes.len())..].to_vec(),
             events: self.events[begin(self.events.len())..].to_vec(),
             states: self.states.clone(),
+            has_all_writes: self.has_all_writes,
             started: Some(self.start()),
             ..Recording::default()
         };
-        recent.connect(true);
+        recent.connect();
         recent
     }
 
@@ -204,8 +208,8 @@ impl Recording {
     /// If a line is none of these.
     pub fn read(files: &[(String, String)]) -> Result<Recording, Malformed> {
         let mut recording = Recording::default();
-        let has_all_writes = recording.add(files)?;
-        recording.connect(has_all_writes);
+        recording.has_all_writes = recording.add(files)?;
+        recording.connect();
         // A client records the events that it is sent.
         let is_of_client = recording.started.is_some();
         if !is_of_client && recording.events.iter().all(|event| event.object.is_empty()) {
@@ -246,7 +250,7 @@ impl Recording {
     }
 
     /// Sorts all, and connects writes and events with their requests.
-    fn connect(&mut self, has_all_writes: bool) {
+    fn connect(&mut self) {
         self.requests.sort_by_key(|request| request.received);
         self.writes.sort_by_key(|write| write.version);
         self.by_id = self.requests.iter().enumerate().map(|(index, request)| (request.id, index)).collect();
@@ -267,7 +271,7 @@ impl Recording {
                 request.effect = Effect::Changed(index);
             }
         }
-        for request in self.requests.iter_mut().filter(|_| has_all_writes) {
+        for request in self.requests.iter_mut().filter(|_| self.has_all_writes) {
             let is_recorded =
                 first_versions.get(&request.resource).is_some_and(|first| *first <= request.version);
             if is_recorded && request.updates() && request.effect == Effect::Unknown {

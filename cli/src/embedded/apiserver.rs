@@ -4,7 +4,6 @@ pub(super) mod credentials;
 
 use std::{
     env, fs,
-    future::ready,
     io::{self, Write},
     path::{self, Path, PathBuf},
     pin::pin,
@@ -17,7 +16,7 @@ use listwatch::client::{Client, Config};
 use listwatch_apiserver::{
     ApiServer, Checkpoint, ExecRule, LOG_TARGET, Options, Planned, fault_help, kinds_help,
 };
-use listwatch_lens::Operator;
+use listwatch_lens::{Live, Operator};
 use listwatch_scorecard::EVENTS_MAX;
 use tempfile::{NamedTempFile, PersistError};
 use tokio::sync::oneshot;
@@ -275,8 +274,8 @@ async fn run(
     }
     if lens {
         let operator = Operator { user: String::new(), restart: None };
-        let why = |(): &()| "the API server was stopped".to_owned();
-        lens::with_page(operator, ready(Some(Arc::clone(&server))), stop, why).await?;
+        let show = async |live: Live, end: lens::End| live.run(Arc::clone(&server), operator, end).await;
+        lens::with_page(show, stop, |()| "the API server was stopped".to_owned()).await?;
     } else {
         stop.await;
     }

@@ -9,7 +9,6 @@ mod stories;
 
 use std::{
     env, fs,
-    future::ready,
     io::{self, IsTerminal, Write},
     pin::pin,
     sync::Arc,
@@ -28,7 +27,7 @@ use listwatch::{
     watch::decode,
 };
 use listwatch_apiserver::{ApiServer, Options as ServerOptions};
-use listwatch_lens::Operator;
+use listwatch_lens::{Live, Operator};
 use listwatch_operators::{BuiltIn, Flags};
 use listwatch_scorecard::EVENTS_MAX as WATCH_EVENTS_MAX;
 use listwatch_study::explain::Sentence;
@@ -143,8 +142,8 @@ pub(super) fn main(mut demo: DemoArgs) -> Result<(), Failure> {
         if !demo.lens {
             return run.await;
         }
-        let server = ready(Some(Arc::clone(&server)));
-        lens::with_page(operator, server, run, |_| "the demo has ended".to_owned()).await?
+        let show = async |live: Live, end: lens::End| live.run(Arc::clone(&server), operator, end).await;
+        lens::with_page(show, run, |_| "the demo has ended".to_owned()).await?
     })
 }
 

@@ -9,6 +9,7 @@ use std::{
     future::pending,
     io::{self, IsTerminal, Write},
     path::PathBuf,
+    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -36,7 +37,7 @@ use crate::{
 #[derive(Debug, Args)]
 #[command(
     after_help = "Runs COMMAND against an API server in this process, with KUBECONFIG set; {kubeconfig} in its arguments becomes the path. The samples are created when it reads their kind. \
-    Standard error has the address of a page that shows it while it runs, and can stop it at a write. At its end, after --for, or after Ctrl-C, comes the report: what is wrong, and for each write the event that is its likely cause. With FILE, it reads a recording instead. With --cluster, COMMAND works in the cluster of your kubeconfig, and reaches it through a proxy in this process; there is no page while it runs. docs/lens.md describes the findings.\n\n\
+    Standard error has the address of a page that shows it while it runs, and can stop it at a write. At its end, after --for, or after Ctrl-C, comes the report: what is wrong, and for each write the event that is its likely cause. With FILE, it reads a recording instead. With --cluster, COMMAND works in the cluster of your kubeconfig, and reaches it through a proxy in this process; the page then shows what passes, and stops nothing. docs/lens.md describes the findings.\n\n\
     Exit code: 0 if there is no problem, 1 if there is one, 2 if a flag or a file is invalid, or COMMAND cannot be run.\n\n\
     Examples:\n  listwatch lens --crd config/crd --sample config/samples/memcached.yaml -- ./memcached-operator\n  \
     listwatch lens --cluster --for 1m -- ./memcached-operator\n  \
@@ -140,12 +141,17 @@ async fn watched(
             never = enough => match never {},
         }
     };
-    let why = |run: &Result<_, _>| match run {
-        Ok((_, Some(end))) => format!("the operator has ended: {end}"),
-        Ok(_) | Err(_) => "listwatch has ended it".to_owned(),
+    let why = |run: &Result<(_, Option<String>), _>| match run {
+        Ok((_, end)) => why_no_more(end.as_deref()),
+        Err(_) => why_no_more(None),
     };
     let operator = Operator { user: "operator-*".to_owned(), restart: Some(restart) };
-    let run = with_page(operator, async { server.await.ok() }, run, why).await?;
+    let show = async |live: Live, end: End| {
+        if let Ok(server) = server.await {
+            live.run(server, operator, end).await;
+        }
+    };
+    let run = with_page(show, run, why).await?;
     let (journal, end) = run.map_err(|CannotJudge(why)| Failure::Usage(why))?;
     let mut recording = Recording::of(&journal);
     recording.runs_until = end.is_none().then(SystemTime::now);
@@ -160,21 +166,24 @@ async fn asked_to_end(args: &LensFlags, stop: Stop) {
     }
 }
 
-/// Does some work, and serves the page of a server beside it, as soon as there is one. At the end of the work, the page says why.
+/// Says to a page why there is no more, from how the operator ended by itself.
+fn why_no_more(end: Option<&str>) -> String {
+    end.map_or("listwatch was stopped".to_owned(), |end| format!("the operator has ended: {end}"))
+}
+
+/// Why there is no more, as soon as that is so.
+pub(super) type End = Pin<Box<dyn Future<Output = String>>>;
+
+/// Does some work, and shows a page beside it. At the end of the work, the page says why.
 pub(super) async fn with_page<T>(
-    operator: Operator,
-    server: impl Future<Output = Option<Arc<ApiServer>>>,
+    show: impl AsyncFnOnce(Live, End),
     work: impl Future<Output = T>,
     why: impl FnOnce(&T) -> String,
 ) -> Result<T, Failure> {
     let live = Live::bind().await.map_err(|error| Failure::Runtime(format!("the page: {error}")))?;
     note(&format!("the page: {}", live.url()));
     let (ended, end) = oneshot::channel();
-    let page = async {
-        if let Some(server) = server.await {
-            live.run(server, operator, async { end.await.unwrap_or_default() }).await;
-        }
-    };
+    let page = show(live, Box::pin(async { end.await.unwrap_or_default() }));
     let work = async {
         let result = work.await;
         let _ = ended.send(why(&result));

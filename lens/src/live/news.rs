@@ -1,5 +1,5 @@
-//! What a page is sent: all so far, and then what is new. The record of a server is read on from where it was read to. All is bounded, and the
-//! oldest is forgotten.
+//! What a page is sent: all so far, and then what is new. The record of a server is read on from where it was read to; a proxy marks what is new.
+//! All is bounded, and the oldest is forgotten.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -11,7 +11,10 @@ use listwatch_apiserver::{ApiServer, REQUESTS_MAX};
 use listwatch_scorecard::{EVENTS_MAX, Journal};
 use serde_json::{Value, json};
 
-use crate::{Recording, Report, document, recording::WRITES_MAX};
+use crate::{
+    Recording, Report, document,
+    recording::{Recorder, WRITES_MAX},
+};
 
 /// Most entries that a new page is sent.
 const ENTRIES_MAX: usize = REQUESTS_MAX + EVENTS_MAX + WRITES_MAX;
@@ -25,7 +28,13 @@ const JUDGED_MAX: usize = 10_000;
 /// When a report is made again although nothing is new: some rules wait for time.
 const REPORT_AGE_MAX: Duration = Duration::from_secs(5);
 
-/// Reads the record of a server.
+/// Who records what a page shows.
+pub(super) enum Source {
+    Server(Arc<ApiServer>),
+    Proxy(Arc<Recorder>),
+}
+
+/// Reads the record.
 #[derive(Default)]
 pub(super) struct Reader {
     recording: Recording,
@@ -73,17 +82,34 @@ pub(super) struct Seen {
     pub(super) has_end: bool,
 }
 
+impl Source {
+    pub(super) fn now(&self) -> SystemTime {
+        match self {
+            Source::Server(server) => server.now(),
+            Source::Proxy(_) => SystemTime::now(),
+        }
+    }
+}
+
 impl Reader {
     /// Reads what is new.
-    pub(super) fn entries(&mut self, server: &ApiServer) -> Vec<Entry> {
-        let journal = self.journal(server);
-        if journal.requests.is_empty() && journal.writes.is_empty() && journal.events.is_empty() {
+    pub(super) fn entries(&mut self, source: &Source) -> Vec<Entry> {
+        let has_news = match source {
+            Source::Server(server) => self.read_on(server),
+            Source::Proxy(recorder) => match recorder.news() {
+                Some(mut news) => {
+                    news.started = self.recording.started.or(news.started);
+                    self.recording = news;
+                    true
+                }
+                None => false,
+            },
+        };
+        if !has_news {
             return Vec::new();
         }
         self.has_changed = true;
-        self.recording.forget(REQUESTS_MAX, WRITES_MAX, EVENTS_MAX);
-        self.recording.append(&journal);
-        let start = self.start(server);
+        let start = self.start(source.now());
         let entries = document::entries(&self.recording, start);
         let entries = entries.into_iter().map(|entry| Entry {
             number: entry["n"].as_u64().unwrap_or_default(),
@@ -93,10 +119,22 @@ impl Reader {
         entries.collect()
     }
 
+    /// Returns whether there is anything new.
+    fn read_on(&mut self, server: &ApiServer) -> bool {
+        let journal = self.journal(server);
+        let has_news =
+            !journal.requests.is_empty() || !journal.writes.is_empty() || !journal.events.is_empty();
+        if has_news {
+            self.recording.forget(REQUESTS_MAX, WRITES_MAX, EVENTS_MAX);
+            self.recording.append(&journal);
+        }
+        has_news
+    }
+
     /// When the times begin: it stays when the first requests are forgotten.
-    pub(super) fn start(&mut self, server: &ApiServer) -> SystemTime {
+    pub(super) fn start(&mut self, now: SystemTime) -> SystemTime {
         let is_empty = self.recording.requests.is_empty();
-        let start = if is_empty { server.now() } else { self.recording.start() };
+        let start = if is_empty { now } else { self.recording.start() };
         *self.recording.started.get_or_insert(start)
     }
 

@@ -161,8 +161,19 @@ impl Recorder {
             write.is_new = !is_settled(&&*write);
         }
         drop(record);
-        recording.connect(false);
+        recording.connect();
         recording
+    }
+
+    /// The same, if anything came since the last call.
+    pub(crate) fn news(&self) -> Option<Recording> {
+        let record = self.record();
+        let Recording { requests, writes, events, .. } = &record.recording;
+        let has_news = requests.iter().any(|request| request.is_new && request.status > 0)
+            || writes.iter().any(|write| write.is_new)
+            || events.iter().any(|event| event.is_new);
+        drop(record);
+        has_news.then(|| self.recording())
     }
 
     fn record(&self) -> MutexGuard<'_, Record> {

@@ -8,9 +8,10 @@ use std::{
     },
 };
 
+use listwatch::client::{self, Config};
 use listwatch_apiserver::{ApiServer, Options};
 use listwatch_control_plane::eventually;
-use listwatch_lens::{Live, Operator};
+use listwatch_lens::{Live, Operator, Proxy};
 use listwatch_scorecard::{self as scorecard, EVENTS_MAX, Then};
 use reqwest::{Client, Method, RequestBuilder, Response, redirect::Policy};
 use serde_json::{Value, json};
@@ -18,6 +19,7 @@ use tokio::sync::oneshot;
 
 use super::{
     browser::{ENTER, in_browser},
+    operator::Api,
     settings,
 };
 
@@ -284,6 +286,48 @@ async fn a_write_can_be_refused_and_the_operator_started_again() {
         assert!(error["error"].as_str().unwrap().contains("none/a"), "{error}");
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_page_shows_what_passes_through_a_proxy_and_stops_nothing() {
+    let server = ApiServer::start(Options::default()).await.unwrap();
+    let config = Config::new(&server.url(), server.ca_pem().as_bytes(), server.token()).unwrap();
+    let proxy = Proxy::start(client::Client::new(config).unwrap()).await.unwrap();
+    let live = Live::bind().await.unwrap();
+    let address = live.url();
+    let (ended, end) = oneshot::channel();
+    let used = async {
+        let browser = Browser::open(&address).await;
+        let mut events = browser.events().await;
+        let (_, document) = events.next().await.unwrap();
+        assert_eq!((&document["controls"], &document["entries"]), (&Value::Null, &json!([])));
+        let refused = browser.request(Method::POST, "/control/end").header("origin", &browser.origin);
+        assert_eq!(refused.send().await.unwrap().status().as_u16(), 405);
+
+        let (maps, api) = ("/api/v1/namespaces/default/configmaps", Api::new(&proxy.kubeconfig(), "pages"));
+        let version = api.get(maps).await["metadata"]["resourceVersion"].clone();
+        let target = format!("{maps}?watch=1&resourceVersion={}", version.as_str().unwrap());
+        let watch = api.open(Method::GET, &target, &Value::Null).await;
+        assert_eq!(api.send(Method::POST, maps, json!({"metadata": {"name": "a"}})).await.0, 201);
+        for (event, watch) in [("ADDED", Some(watch)), ("CLOSED", None)] {
+            let is_there = |entry: &Value| entry["event"] == event;
+            events.until("entries", |news| news.as_array().unwrap().iter().any(is_there)).await;
+            drop(watch);
+        }
+        let (_, document) = browser.events().await.next().await.unwrap();
+        let requests = document["entries"].as_array().unwrap().iter();
+        let requests = requests.filter(|entry| entry["kind"] == "request");
+        let mut requests: Vec<&Value> = requests.collect();
+        // That of a watch comes again when it ends.
+        requests.sort_by_key(|request| request["id"].as_u64());
+        let verbs: Vec<&Value> = requests.iter().map(|request| &request["verb"]).collect();
+        assert_eq!(verbs, ["list", "watch", "create"], "{document:#}");
+        assert_eq!(requests[0]["version"], version);
+        assert!(requests[1]["took"].is_number(), "{document:#}");
+        ended.send("it was enough".to_owned()).unwrap();
+        assert_eq!(events.until("end", |_| true).await, json!({"why": "it was enough"}));
+    };
+    tokio::join!(live.run_proxy(&proxy, async { end.await.unwrap() }), used);
 }
 
 #[tokio::test]

@@ -6,12 +6,12 @@ use listwatch::{
     client::{Config, Env, Options},
     shutdown::Stop,
 };
-use listwatch_lens::{Proxy, Recording};
+use listwatch_lens::{Live, Proxy, Recording};
 use listwatch_scorecard::{self as scorecard, CannotJudge};
 
 use super::{
     super::apiserver::credentials::{KUBECONFIG, private_dir, write_private},
-    LensFlags, asked_to_end,
+    End, LensFlags, asked_to_end, why_no_more, with_page,
 };
 use crate::{connection::client, failure::Failure, terminal::note};
 
@@ -33,17 +33,20 @@ pub(super) async fn watched(args: &LensFlags, stop: Stop) -> Result<(Recording, 
     let (_dir, kubeconfig) =
         written.map_err(|error| Failure::Runtime(format!("write the kubeconfig: {error}")))?;
     note(&format!("recording requests to {}, {}", client.server(), client.user()));
-    let end = if args.command.is_empty() {
-        note(&format!(
-            "start the operator with KUBECONFIG={}; Ctrl-C shows what it did",
-            kubeconfig.display()
-        ));
-        asked_to_end(args, stop).await;
-        None
-    } else {
-        let run = scorecard::run_program(&args.command, &kubeconfig, asked_to_end(args, stop)).await;
-        run.map_err(|CannotJudge(why)| Failure::Usage(why))?
+    let run = async {
+        if args.command.is_empty() {
+            note(&format!(
+                "start the operator with KUBECONFIG={}; Ctrl-C shows what it did",
+                kubeconfig.display()
+            ));
+            asked_to_end(args, stop).await;
+            return Ok(None);
+        }
+        scorecard::run_program(&args.command, &kubeconfig, asked_to_end(args, stop)).await
     };
+    let show = async |live: Live, end: End| live.run_proxy(&proxy, end).await;
+    let why = |run: &Result<Option<String>, _>| why_no_more(run.as_ref().ok().and_then(Option::as_deref));
+    let end = with_page(show, run, why).await?.map_err(|CannotJudge(why)| Failure::Usage(why))?;
     let mut recording = proxy.recording();
     recording.runs_until = end.is_none().then(SystemTime::now);
     Ok((recording, end))
