@@ -31,7 +31,7 @@ function button(text, status, act) {
 /**
  * Shows the controls in an element.
  * @param {HTMLElement} element
- * @param {{user: string, restart: boolean, help: string}} offer whose writes are held, and what else there is
+ * @param {{user: string, restart: boolean, help: string, checks: string[]}} offer whose writes are held, and what else there is
  * @returns {(news: {faults: string[], held: object[]}) => void} to be told the faults to come and the held writes, when they change
  */
 export function show(element, offer) {
@@ -45,7 +45,7 @@ export function show(element, offer) {
     button("End holding and all faults", status, () => order("end", {})));
   if (offer.restart) buttons.append(button("Restart the operator", status, () => order("restart", {})));
   element.replaceChildren(make("h2", {}, "Stop and step"), buttons, status, held, faults,
-    faultForm(offer, status), editor());
+    faultForm(offer, status), ...(offer.checks.length ? [checkForm(offer)] : []), editor());
   let next;
   return (news) => {
     next = news.held[0]?.id;
@@ -87,6 +87,23 @@ function faultForm({ help }, status) {
   });
   return make("details", {}, make("summary", {}, "Faults: answers that are late, refused or lost, and watches that stop"), form,
     make("pre", {}, help));
+}
+
+/** One check of the scorecard, and its report. */
+function checkForm({ checks }) {
+  const names = make("select", { name: "check" }, ...checks.map((name) => make("option", {}, name)));
+  const run = make("button", {}, "Run it");
+  const report = make("pre", { role: "status" });
+  const form = make("form", {}, make("label", {}, "Check ", names), " ", run);
+  form.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    run.disabled = true;
+    report.textContent = "The check runs, with operators of its own. It takes up to some minutes.";
+    const answer = await order("check", { check: names.value });
+    report.textContent = answer.error ?? answer.report;
+    run.disabled = false;
+  });
+  return make("details", {}, make("summary", {}, "Scorecard: run one check, beside this operator"), form, report);
 }
 
 /** Reads an object, and writes what the user makes of it. */

@@ -15,6 +15,7 @@ mod news;
 
 use std::{
     convert::Infallible,
+    future::pending,
     io,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
@@ -34,7 +35,7 @@ use listwatch_apiserver::ApiServer;
 use serde_json::{Value, json};
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::watch,
+    sync::{mpsc, watch},
     task::{JoinSet, spawn_blocking},
     time::{sleep, timeout},
 };
@@ -110,15 +111,24 @@ impl Live {
     /// Shows what happens at a server, until `end` says why there is no more. Returns when the pages know it.
     pub async fn run(self, server: Arc<ApiServer>, operator: Operator, end: impl Future<Output = String>) {
         let source = Source::Server(Arc::clone(&server));
-        self.show(source, Some(Controls { server, operator }), end).await;
+        // One waits while another one runs.
+        let (checks, asked) = mpsc::channel(1);
+        let run_checks = controls::run_checks(operator.scorecard.clone(), asked);
+        self.show(source, Some(Controls { server, operator, checks }), run_checks, end).await;
     }
 
     /// The same for what passes through a proxy. The page changes nothing in its cluster.
     pub async fn run_proxy(self, proxy: &Proxy, end: impl Future<Output = String>) {
-        self.show(Source::Proxy(proxy.recorder()), None, end).await;
+        self.show(Source::Proxy(proxy.recorder()), None, pending(), end).await;
     }
 
-    async fn show(self, source: Source, controls: Option<Controls>, end: impl Future<Output = String>) {
+    async fn show(
+        self,
+        source: Source,
+        controls: Option<Controls>,
+        run_checks: impl Future<Output = Infallible>,
+        end: impl Future<Output = String>,
+    ) {
         let Live { listener, access } = self;
         let mut reader = Reader::default();
         let entries = reader.entries(&source);
@@ -135,6 +145,7 @@ impl Live {
         let why = tokio::select! {
             why = end => why,
             never = connections::accept(&listener, &mut connections, CONNECTIONS_MAX, serve) => match never {},
+            never = run_checks => match never {},
             never = repeat(TICK, || read(&reader, &page)) => match never {},
             never = repeat(REPORT_PAUSE, || judge(&reader, &page)) => match never {},
         };

@@ -273,7 +273,7 @@ async fn run(
         Err(failure) => return Err(failure),
     }
     if lens {
-        let operator = Operator { user: String::new(), restart: None };
+        let operator = Operator { user: String::new(), restart: None, scorecard: None };
         let show = async |live: Live, end: lens::End| live.run(Arc::clone(&server), operator, end).await;
         lens::with_page(show, stop, |()| "the API server was stopped".to_owned()).await?;
     } else {

@@ -137,7 +137,7 @@ pub(super) fn main(mut demo: DemoArgs) -> Result<(), Failure> {
         let port = demo.port;
         let options = ServerOptions { port, events, pod_start: POD_START, ..ServerOptions::default() };
         let server = Arc::new(apiserver::start(options).await?);
-        let operator = Operator { user: story.user(), restart: None };
+        let operator = Operator { user: story.user(), restart: None, scorecard: None };
         let run = run(&server, story, demo.exit, demo.study, print, steps, stop);
         if !demo.lens {
             return run.await;

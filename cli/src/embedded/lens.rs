@@ -145,7 +145,8 @@ async fn watched(
         Ok((_, end)) => why_no_more(end.as_deref()),
         Err(_) => why_no_more(None),
     };
-    let operator = Operator { user: "operator-*".to_owned(), restart: Some(restart) };
+    let operator =
+        Operator { user: "operator-*".to_owned(), restart: Some(restart), scorecard: Some(settings.clone()) };
     let show = async |live: Live, end: End| {
         if let Ok(server) = server.await {
             live.run(server, operator, end).await;

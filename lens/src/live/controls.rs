@@ -8,9 +8,10 @@
 //! POST control/read     {"object":"pages.example.com/default/a"}
 //! POST control/write    {"object":"pages.example.com/default/a","text":"{…}"}   the API server's answer follows
 //! POST control/restart  {}                                 starts the operator again
+//! POST control/check    {"check":"quiet"}                  the report of a check of the scorecard follows
 //! ```
 
-use std::sync::Arc;
+use std::{convert::Infallible, future::pending, sync::Arc};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
@@ -19,7 +20,9 @@ use hyper::{
     header::{AUTHORIZATION, CONTENT_TYPE, USER_AGENT},
 };
 use listwatch_apiserver::{ApiServer, HeldRequest, Planned, fault_help};
+use listwatch_scorecard::{self as scorecard, CannotJudge, Scorecard};
 use serde_json::{Value, json};
+use tokio::sync::{mpsc, oneshot};
 
 /// So much of the body of a held write is shown.
 const BODY_BYTES_MAX: usize = 16 * 1024;
@@ -33,11 +36,36 @@ pub struct Operator {
     pub user: String,
     /// `None`: the page cannot start it again.
     pub restart: Option<Restart>,
+    /// What the scorecard needs for a check. `None`: the page cannot run one.
+    pub scorecard: Option<Scorecard>,
 }
 
 pub(super) struct Controls {
     pub(super) server: Arc<ApiServer>,
     pub(super) operator: Operator,
+    /// To [`run_checks`].
+    pub(super) checks: mpsc::Sender<Check>,
+}
+
+/// A check of the scorecard to run.
+pub(super) struct Check {
+    name: String,
+    report: oneshot::Sender<Result<String, String>>,
+}
+
+/// Runs checks one by one, each with servers and operators of its own. Runs until dropped.
+pub(super) async fn run_checks(
+    scorecard: Option<Scorecard>,
+    mut checks: mpsc::Receiver<Check>,
+) -> Infallible {
+    while let (Some(settings), Some(Check { name, report })) = (&scorecard, checks.recv().await) {
+        let settings = Scorecard { only: vec![name], ..settings.clone() };
+        let done = scorecard::run(&settings, |_| {}).await;
+        let lines = done.map(|done| done.checks.iter().map(|check| format!("{check}\n")).collect());
+        // A page that is closed does not read it.
+        let _ = report.send(lines.map_err(|CannotJudge(why)| why));
+    }
+    pending().await
 }
 
 /// Why something is not done.
@@ -46,7 +74,9 @@ pub(super) struct Refused(pub(super) String);
 impl Controls {
     /// Which controls there are.
     pub(super) fn offer(&self) -> Value {
-        json!({"user": self.operator.user, "restart": self.operator.restart.is_some(), "help": fault_help()})
+        let Operator { user, restart, scorecard } = &self.operator;
+        let checks = scorecard.as_ref().map(scorecard::selected).unwrap_or_default();
+        json!({"user": user, "restart": restart.is_some(), "help": fault_help(), "checks": checks})
     }
 
     /// The faults that are still to come, and the held writes.
@@ -75,6 +105,7 @@ impl Controls {
             }
             ("release", Some(id)) => self.server.release(id),
             ("refuse", Some(id)) => self.server.refuse(id, status(order)?),
+            ("check", _) => return self.check(text("check")).await,
             ("read", _) => return self.send(Method::GET, text("object"), "").await,
             ("write", _) => return self.send(Method::PUT, text("object"), text("text")).await,
             ("restart", _) => {
@@ -85,6 +116,15 @@ impl Controls {
             _ => return Err(Refused(format!("{what:?} is not known"))),
         };
         if is_done { Ok(json!({})) } else { Err(Refused("this request is no longer held".to_owned())) }
+    }
+
+    /// Runs a check of the scorecard. Returns its report.
+    async fn check(&self, name: &str) -> Result<Value, Refused> {
+        let (report, done) = oneshot::channel();
+        let check = Check { name: name.to_owned(), report };
+        self.checks.try_send(check).map_err(|_| Refused("two checks are not done yet".to_owned()))?;
+        let done = done.await.unwrap_or_else(|_| Err("the page has ended".to_owned()));
+        Ok(json!({"report": done.map_err(Refused)?}))
     }
 
     /// Sends a request of the administrator about an object. Returns the status and the body of the answer.

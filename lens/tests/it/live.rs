@@ -138,7 +138,11 @@ async fn shown(bug: &str, use_page: impl AsyncFnOnce(&Browser, &ApiServer)) {
         let server = server.await.unwrap();
         let restart = Arc::clone(&asks);
         let restart: listwatch_lens::Restart = Arc::new(move || restart.store(true, Ordering::Relaxed));
-        let operator = Operator { user: "operator-*".to_owned(), restart: Some(restart) };
+        let operator = Operator {
+            user: "operator-*".to_owned(),
+            restart: Some(restart),
+            scorecard: Some(settings.clone()),
+        };
         let (ended, end) = oneshot::channel();
         let mut page = pin!(live.run(Arc::clone(&server), operator, async { end.await.unwrap() }));
         let browser = async {
@@ -289,6 +293,17 @@ async fn a_write_can_be_refused_and_the_operator_started_again() {
 }
 
 #[tokio::test]
+async fn a_check_of_the_scorecard_runs_beside_the_operator() {
+    shown("", async |browser, _| {
+        let done = browser.order("check", json!({"check": "converges"})).await;
+        assert!(done["report"].as_str().unwrap().starts_with("pass  converges "), "{done}");
+        let refused = browser.order("check", json!({"check": "converge"})).await;
+        assert!(refused["error"].as_str().unwrap().contains("converge"), "{refused}");
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_page_shows_what_passes_through_a_proxy_and_stops_nothing() {
     let server = ApiServer::start(Options::default()).await.unwrap();
     let config = Config::new(&server.url(), server.ca_pem().as_bytes(), server.token()).unwrap();
@@ -336,7 +351,7 @@ async fn who_has_no_cookie_or_another_origin_gets_nothing() {
         Arc::new(ApiServer::start(Options { events: EVENTS_MAX, ..Options::default() }).await.unwrap());
     let live = Live::bind().await.unwrap();
     let address = live.url();
-    let operator = Operator { user: String::new(), restart: None };
+    let operator = Operator { user: String::new(), restart: None, scorecard: None };
     let (ended, end) = oneshot::channel::<()>();
     let run = live.run(Arc::clone(&server), operator, async {
         let _ = end.await;
