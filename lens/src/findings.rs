@@ -550,7 +550,7 @@ fn reads_again(case: &Case<'_>) -> Vec<Found> {
 /// Watches without bookmarks, or without an end, of a client that acts on them. A client that only looks, such as curl, starts again when it
 /// likes, and so does a person with kubectl. A watch that asks for a short time may end before its first bookmark.
 fn watch_options(case: &Case<'_>) -> Vec<Found> {
-    if case.writes.is_empty() || case.client.contains("(kubectl/") {
+    if case.writes.is_empty() || case.client.contains("kubectl/") {
         return Vec::new();
     }
     let options = [

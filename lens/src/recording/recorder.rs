@@ -32,7 +32,7 @@ const OBJECTS_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// How many of the latest requests and writes are searched for the other half of a write: its answer, or its event.
 const RECENT: usize = 1000;
 
-/// Records the requests of one user, whatever their User-Agent.
+/// Records the requests of one user, whose clients have the names in their User-Agent.
 #[derive(Debug)]
 pub(crate) struct Recorder {
     user: String,
@@ -124,7 +124,11 @@ impl Recorder {
             list_version: String::new(),
         };
         let line = serde_json::from_str(&line.line()).expect("a line of JSON");
-        record.recording.requests.push(request(&line).expect("the line of a request"));
+        let mut request = request(&line).expect("the line of a request");
+        if let Some(agent) = line["userAgent"].as_str().filter(|agent| !agent.is_empty()) {
+            agent.clone_into(&mut request.client);
+        }
+        record.recording.requests.push(request);
         if record.recording.requests.len() > record.entries_max {
             forget_oldest(&mut record.recording.requests);
         }
