@@ -7,10 +7,9 @@ use std::{
 };
 
 use listwatch_scorecard::retries_max;
-use serde_json::Value;
 
 use super::{
-    recording::{Effect, Event, Recording, Request, Write, between, milliseconds},
+    recording::{Effect, Event, Recording, Request, Write, between, field, milliseconds},
     why::{self, Relation, Source, Why},
 };
 
@@ -340,21 +339,6 @@ fn longest_turns<'s, 'a>(writes: &'s [&'a Write], path: &str) -> &'s [&'a Write]
     &writes[longest]
 }
 
-/// The value at a path such as `.spec.ports[0].port`. Keys may have dots.
-fn field<'a>(value: &'a Value, path: &str) -> Option<&'a Value> {
-    if path.is_empty() {
-        return Some(value);
-    }
-    if let Some(rest) = path.strip_prefix('[') {
-        let (index, rest) = rest.split_once(']')?;
-        return field(value.get(index.parse::<usize>().ok()?)?, rest);
-    }
-    let path = path.strip_prefix('.')?;
-    let fits =
-        |key: &str| path.strip_prefix(key).filter(|rest| rest.is_empty() || rest.starts_with(['.', '[']));
-    value.as_object()?.iter().find_map(|(key, value)| field(value, fits(key)?))
-}
-
 /// A watch that the server ended, and nobody opened again.
 fn watch_not_reopened(case: &Case<'_>) -> Vec<Found> {
     let alive = [
@@ -582,22 +566,5 @@ impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Finding { rule, client, text, .. } = self;
         write!(f, "{rule}: {client} {text}")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn a_path_leads_to_its_value_also_through_keys_with_dots() {
-        let object =
-            json!({"metadata": {"annotations": {"a.b/c": 1, "a": 2}}, "spec": {"ports": [{"port": 80}]}});
-        assert_eq!(field(&object, ".metadata.annotations.a.b/c"), Some(&json!(1)));
-        assert_eq!(field(&object, ".metadata.annotations.a"), Some(&json!(2)));
-        assert_eq!(field(&object, ".spec.ports[0].port"), Some(&json!(80)));
-        assert_eq!(field(&object, ".spec.ports[1].port"), None);
     }
 }

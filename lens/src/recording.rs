@@ -583,3 +583,35 @@ pub(crate) fn milliseconds(time: Duration) -> String {
     let milliseconds = time.as_secs_f64() * 1000.0;
     if milliseconds < 10.0 { format!("{milliseconds:.1} ms") } else { format!("{milliseconds:.0} ms") }
 }
+
+/// The value at a path such as `.spec.ports[0].port`. Keys may have dots.
+pub(crate) fn field<'a>(value: &'a Value, path: &str) -> Option<&'a Value> {
+    if path.is_empty() {
+        return Some(value);
+    }
+    if let Some(rest) = path.strip_prefix('[') {
+        let (index, rest) = rest.split_once(']')?;
+        return field(value.get(index.parse::<usize>().ok()?)?, rest);
+    }
+    let path = path.strip_prefix('.')?;
+    let fits =
+        |key: &str| path.strip_prefix(key).filter(|rest| rest.is_empty() || rest.starts_with(['.', '[']));
+    value.as_object()?.iter().find_map(|(key, value)| field(value, fits(key)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_path_leads_to_its_value_also_through_keys_with_dots() {
+        let object =
+            json!({"metadata": {"annotations": {"a.b/c": 1, "a": 2}}, "spec": {"ports": [{"port": 80}]}});
+        assert_eq!(field(&object, ".metadata.annotations.a.b/c"), Some(&json!(1)));
+        assert_eq!(field(&object, ".metadata.annotations.a"), Some(&json!(2)));
+        assert_eq!(field(&object, ".spec.ports[0].port"), Some(&json!(80)));
+        assert_eq!(field(&object, ".spec.ports[1].port"), None);
+    }
+}

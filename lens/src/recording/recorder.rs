@@ -20,7 +20,7 @@ use http::{
 use listwatch_apiserver::{REQUESTS_MAX, RequestRecord};
 use serde_json::Value;
 
-use super::{Effect, Event, Recording, Request, Write, objects::Objects, request, text, version};
+use super::{Effect, Event, Recording, Request, Write, field, objects::Objects, request, text, version};
 
 /// Most writes.
 pub(crate) const WRITES_MAX: usize = 10_000;
@@ -199,7 +199,7 @@ impl Content {
                     matches!(from, None | Some("" | "0")) || request.has_query("sendInitialEvents");
                 if is_initial { Content::InitialEvents } else { Content::Events }
             }
-            _ if is_partial => Content::Other,
+            _ if is_partial && !request.is_list() => Content::Other,
             "GET" if ["", "status"].contains(&&*request.subresource) => Content::Read,
             "POST" | "PUT" | "PATCH" | "DELETE" => Content::Written,
             _ => Content::Other,
@@ -217,7 +217,8 @@ impl Exchange {
         // The version of a list is in its body.
         request.is_new = self.content != Content::Read;
         if self.content == Content::Read && request.is_list() {
-            self.objects = Objects::at_depths(1..=2);
+            // Of parts of objects, the version of the list is enough.
+            self.objects = Objects::at_depths(if self.is_partial { 1..=1 } else { 1..=2 });
         }
     }
 
@@ -312,12 +313,16 @@ impl Record {
         let is_old = exchange.content == Content::InitialEvents && write.event == "ADDED";
         self.learn(&mut write, bytes, is_old);
         write.client = writer(&write, &manager);
-        if write.event == "DELETED" {
-            // A request to delete an object is answered before the object is gone, or after.
-            let mut recent = self.recording.requests.iter().rev().take(RECENT);
-            let own = recent.find(|request| request.method == "DELETE" && request.object() == write.object);
-            write.request = own.filter(|request| request.status < 300).map_or(0, |request| request.id);
-        }
+        let mut recent = self.recording.requests.iter().rev().take(RECENT);
+        let own = recent.find(|request| {
+            let is_own = match &*write.event {
+                // A request to delete an object is answered before the object is gone, or after.
+                "DELETED" => request.method == "DELETE",
+                _ => request.subresource == "scale" && request.version == write.version,
+            };
+            is_own && request.object() == write.object
+        });
+        write.request = own.filter(|request| request.status < 300).map_or(0, |request| request.id);
         if !is_old {
             self.keep(write, bytes);
         }
@@ -326,6 +331,17 @@ impl Record {
     /// A write was answered.
     fn written(&mut self, id: u64, answer: Value, bytes: usize) {
         let Some(request) = self.request(id) else { return };
+        if request.subresource == "scale" && request.status < 300 {
+            // A Scale has the version of its object, whose new state is in the event.
+            request.version = version(&answer["metadata"]["resourceVersion"]);
+            let (object, version) = (request.object(), request.version);
+            let mut recent = self.recording.writes.iter_mut().rev().take(RECENT);
+            let event = recent.find(|known| known.version == version && known.object == object);
+            if let Some(event) = event.filter(|event| event.request == 0) {
+                (event.request, event.is_new) = (id, true);
+            }
+            return;
+        }
         let Some(version) = request.written(&answer) else {
             // The refusal of a create names its object.
             if request.name.is_empty() {
@@ -446,7 +462,9 @@ fn forget_oldest<T>(entries: &mut Vec<T>) {
 
 /// `deployments.apps/default/web`, of an object in the answer to a request. Empty if it has no name.
 fn named(request: &Request, value: &Value) -> String {
-    let [namespace, name] = ["namespace", "name"].map(|field| text(&value["metadata"][field]));
+    // kubectl asks for a Table, whose only row has the object.
+    let object = if value["rows"].is_array() { &value["rows"][0]["object"] } else { value };
+    let [namespace, name] = ["namespace", "name"].map(|field| text(&object["metadata"][field]));
     if name.is_empty() { name } else { super::object(&request.resource, &namespace, &name) }
 }
 
@@ -456,9 +474,12 @@ fn last_manager(object: &Value) -> String {
     text(&managers.max_by_key(|entry| entry["time"].as_str()).unwrap_or(&Value::Null)["manager"])
 }
 
-/// Who wrote the state in an event, as far as the object shows it: an owner of a changed field, or else the last manager. Empty: a component of Kubernetes.
+/// Who wrote the state in an event, as far as the object shows it: an owner of a changed field, or else the last manager, unless it does not own a
+/// field that is there. Empty: a component of Kubernetes.
 fn writer(write: &Write, last_manager: &str) -> String {
     let owner = write.managers.iter().find(|owner| !owner.is_empty());
+    let last_manager =
+        if write.changed.iter().any(|path| field(&write.value, path).is_some()) { "" } else { last_manager };
     match owner.map_or(last_manager, String::as_str) {
         component if component.starts_with("kube-") || component == "kubelet" => String::new(),
         // A deletion leaves no entry.
@@ -487,7 +508,12 @@ mod tests {
     use super::*;
 
     fn answered(recorder: &Arc<Recorder>, method: &str, target: &str) -> Exchange {
-        let (head, ()) = http::Request::builder().method(method).uri(target).body(()).unwrap().into_parts();
+        answered_as(recorder, method, target, "application/json")
+    }
+
+    fn answered_as(recorder: &Arc<Recorder>, method: &str, target: &str, accept: &str) -> Exchange {
+        let request = http::Request::builder().method(method).uri(target).header(ACCEPT, accept);
+        let (head, ()) = request.body(()).unwrap().into_parts();
         let headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static("application/json"))]);
         let mut exchange = recorder.received(&head);
         exchange.answered(200, &headers);
@@ -533,6 +559,52 @@ mod tests {
             writes.map(|write| (write.version, &*write.client, write.changed.len())).collect();
         assert_eq!(writes, [(2, "another client", 0), (3, "jane", 1), (4, "jane", 1)]);
         assert_eq!(recording.requests.last().unwrap().effect, Effect::Nothing);
+    }
+
+    /// The answer is a Scale with the version of its object. The server does not say who owns the replicas of a custom resource: the latest manager
+    /// had not written them.
+    #[test]
+    fn a_scale_is_a_write_of_its_client() {
+        let event = |version: u64| {
+            let manager =
+                json!({"manager": "pages", "time": "2026-01-01T00:00:00Z", "fieldsV1": {"f:status": {}}});
+            let metadata = json!({"name": "a", "namespace": "b", "resourceVersion": version.to_string(), "managedFields": [manager]});
+            json!({"type": "MODIFIED", "object": {"metadata": metadata, "spec": {"replicas": version}}})
+                .to_string()
+        };
+        let recorder = Arc::new(Recorder::new("jane".to_owned()));
+        let mut watch = answered(&recorder, "GET", "/apis/example.com/v1/pages?watch=1&resourceVersion=1");
+        watch.read(event(2).as_bytes());
+        for version in [3, 4] {
+            let mut scale = answered(&recorder, "PATCH", "/apis/example.com/v1/namespaces/b/pages/a/scale");
+            let answer = json!({"kind": "Scale", "metadata": {"name": "a", "namespace": "b", "resourceVersion": version.to_string()}});
+            if version == 3 {
+                scale.read(answer.to_string().as_bytes());
+                watch.read(event(version).as_bytes());
+            } else {
+                watch.read(event(version).as_bytes());
+                scale.read(answer.to_string().as_bytes());
+            }
+        }
+        watch.read(event(5).as_bytes());
+        let recording = recorder.recording();
+        let writes: Vec<_> = recording.writes.iter().map(|write| (write.version, &*write.client)).collect();
+        assert_eq!(writes, [(2, "pages"), (3, "jane"), (4, "jane"), (5, "another client")]);
+    }
+
+    #[test]
+    fn a_table_has_the_names_and_versions_of_its_objects() {
+        const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
+        let table = r#"{"kind":"Table","metadata":{"resourceVersion":"7"},"columnDefinitions":[{"name":"Name"}],
+            "rows":[{"cells":["a"],"object":{"metadata":{"name":"a","namespace":"b","resourceVersion":"7"}}}]}"#;
+        let recorder = Arc::new(Recorder::new("jane".to_owned()));
+        answered_as(&recorder, "GET", "/api/v1/configmaps", TABLE).read(table.as_bytes());
+        let mut watch = answered_as(&recorder, "GET", "/api/v1/configmaps?watch=1", TABLE);
+        watch.read(format!(r#"{{"type":"MODIFIED","object":{table}}}"#).as_bytes());
+        let recording = recorder.recording();
+        let (list, event) = (&recording.requests[0], &recording.events[0]);
+        assert_eq!((list.list_version, &*event.object, event.version), (7, "configmaps/b/a", 7));
+        assert_eq!((recording.writes.len(), recording.states.len()), (0, 0));
     }
 
     /// A page that is open gets each entry once.
