@@ -1,4 +1,4 @@
-//! Why a client wrote: which of the events that it had been sent since the cause of its last write to the object can be the cause. An event that
+//! Why a client wrote: which of the events that it, or without a watch of its own its user, had been sent since the cause of its last write to the object can be the cause. An event that
 //! came after that cause, and before that write, may be news: the client had already read its cache.
 //!
 //! Likelier are events of the writes of others, then those of the server's controllers, then echoes of its own writes; of these, events of the
@@ -35,7 +35,7 @@ pub(crate) struct Why<'a> {
     pub(crate) since: Since,
     /// Whether the last request that writes to the object was refused.
     pub(crate) is_retry: bool,
-    /// Whether the client watches anything.
+    /// Whether the client watches anything, or another one of its user.
     pub(crate) has_watch: bool,
 }
 
@@ -95,14 +95,22 @@ pub(crate) fn writes<'a>(recording: &'a Recording, client: &str) -> Vec<Why<'a>>
     let written = recording.writes.iter().map(|write| (&*write.object, &write.value));
     let families: HashMap<&str, Family> =
         read.chain(written).map(|(object, value)| (object, family(value))).collect();
-    let is_own = |event: &&Event| recording.request(event.watch).is_some_and(|watch| watch.client == client);
+    let requests = || recording.requests.iter();
+    let user = requests().find(|request| request.client == client).map(|request| &request.user);
+    let has_own_watch = requests().any(|request| request.client == client && request.is_watch());
+    // Some operators watch with one library, and write with another one.
+    let watches = |request: &Request| {
+        let is_own = if has_own_watch { request.client == client } else { Some(&request.user) == user };
+        is_own && request.is_watch()
+    };
+    let is_own = |event: &&Event| recording.request(event.watch).is_some_and(watches);
     let is_change = |event: &&Event| ["ADDED", "MODIFIED", "DELETED"].contains(&&*event.event);
     let events: Vec<&Event> = recording.events.iter().filter(is_change).filter(is_own).collect();
-    let has_watch = recording.requests.iter().any(|request| request.client == client && request.is_watch());
+    let has_watch = requests().any(watches);
     // The last request for each object, and from when on an event is new after it.
     let mut last: HashMap<String, (&Request, Since, SystemTime)> = HashMap::new();
     let mut writes = Vec::new();
-    for request in recording.requests.iter().filter(|one| one.client == client && one.writes()) {
+    for request in requests().filter(|one| one.client == client && one.writes()) {
         let write = match request.effect {
             Effect::Changed(at) => Some(&recording.writes[at]),
             Effect::Nothing | Effect::Unknown => None,

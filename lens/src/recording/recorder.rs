@@ -126,7 +126,7 @@ impl Recorder {
         let line = serde_json::from_str(&line.line()).expect("a line of JSON");
         let mut request = request(&line).expect("the line of a request");
         if let Some(agent) = line["userAgent"].as_str().filter(|agent| !agent.is_empty()) {
-            agent.clone_into(&mut request.client);
+            (request.user, request.client) = (agent.to_owned(), agent.to_owned());
         }
         record.recording.requests.push(request);
         if record.recording.requests.len() > record.entries_max {

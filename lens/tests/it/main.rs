@@ -155,6 +155,28 @@ async fn without_events_they_follow_from_the_writes() {
     assert!(report.text().contains("The recording has no events"), "{}", report.text());
 }
 
+/// As Dask's operator, which watches with kopf, and writes with kr8s. Of another user's watch, it knows nothing.
+#[test]
+fn a_client_without_a_watch_has_the_events_of_its_user() {
+    let request = |id: u32, user: &str, agent: &str, method: &str, target: &str| {
+        format!(
+            r#"{{"id":{id},"received":"2026-01-01T00:00:0{id}Z","time":"2026-01-01T00:00:0{id}Z","user":"{user}","userAgent":"{agent}","method":"{method}","target":"/api/v1/{target}","resource":"configmaps","namespace":"default","name":"{}","status":200,"resourceVersion":"1"}}"#,
+            target.rsplit_once("configmaps/").map_or("", |(_, name)| name)
+        )
+    };
+    let event = r#"{"watch":1,"time":"2026-01-01T00:00:02Z","event":"ADDED","object":"default/a","resourceVersion":"5"}"#;
+    let alone = "ADDED of configmaps/default/a: the only event before this write";
+    for (user, reason) in [("operator", alone), ("jane", "not known: this client has no watch")] {
+        let lines = [
+            request(1, "operator", "kopf", "GET", "configmaps?watch=1"),
+            event.to_owned(),
+            request(3, user, "kr8s", "PATCH", "namespaces/default/configmaps/a"),
+        ];
+        let report = Report::of(&Recording::read(&[("a".to_owned(), lines.join("\n"))]).unwrap());
+        assert_eq!(report.json()["writes"][0]["reason"], reason);
+    }
+}
+
 /// A user changes a Page, again and again.
 #[tokio::test]
 async fn a_correct_operator_gets_no_finding_and_each_write_its_cause() {
