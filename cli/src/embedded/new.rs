@@ -41,11 +41,11 @@ const WORDS: &str = "abstract as async await become box break const continue cra
     in let loop macro match mod move mut override priv pub ref return self static struct super trait true try type typeof union unsafe \
     unsized use virtual where while yield build core deps examples incremental proc-macro std test null yes no on off y n";
 /// The types that a generated crate and its tests use.
-const TYPES: &str = "BTreeMap Box Children Cleanup Client Conditions ConfigMap Container Controller CronJob CronJobSpec DeleteOptions Deployment \
+const TYPES: &str = "BTreeMap Box Children Cleanup Client Conditions ConfigMap Container Controller CronJob CronJobSpec Decision DeleteOptions Deployment \
     DeploymentSpec Deserialize Err HttpIngressPath HttpIngressRule Ingress IngressBackend IngressRule IngressServiceBackend IngressSpec JobSpec \
     JobTemplate JsonSchema Key LabelSelector Labels Next None ObjectMeta Ok Operator Option Part Patch PersistentVolumeClaim \
-    PersistentVolumeClaimSpec Pod PodSpec PodTemplate Reconcile ReconcileError Resource ResourceRequirements Result Runtime RuntimeError Self Serialize \
-    Service ServiceBackendPort ServicePort ServiceSpec Setup Some String TestServer Value Vec Verb Verdict";
+    PersistentVolumeClaimSpec Pod PodSpec PodTemplate Reconcile ReconcileError Resource ResourceRequirements Result Review Runtime RuntimeError Self Serialize \
+    Service ServiceBackendPort ServicePort ServiceSpec Setup Some String TestServer Validator Value Vec Verb Verdict Webhooks";
 
 /// What to do about a kind that there is.
 const ANOTHER: &str = "choose another kind; another version of it is a few lines, beside crd::of in the documentation of listwatch";
@@ -88,8 +88,11 @@ pub(in super::super) struct NewArgs {
     /// The operator cleans up after a deleted object
     #[arg(long)]
     finalizer: bool,
+    /// A webhook validates the objects before they are stored
+    #[arg(long, requires = "name")]
+    webhook: bool,
     /// Only a kind, for the operators that the crate has
-    #[arg(long, conflicts_with_all = ["name", "children", "finalizer"])]
+    #[arg(long, conflicts_with_all = ["name", "children", "finalizer", "webhook"])]
     without_operator: bool,
     /// Git repository of listwatch
     #[arg(long, value_name = "URL", value_parser = url, requires = "name")]
@@ -274,6 +277,7 @@ impl NewArgs {
             "crate" => self.name.is_some(),
             "cluster" => self.cluster,
             "finalizer" => self.finalizer,
+            "webhook" => self.webhook,
             "bare" => self.without_operator,
             "path" => self.path.is_some(),
             "pods" => ["deployment", "cronjob"].into_iter().any(|child| self.has(child)),
