@@ -57,6 +57,8 @@ pub use crd_fits::crd_fits;
 pub use listwatch_apiserver::{Fault, Rule};
 #[cfg(feature = "webhook")]
 pub use webhooks::converts_without_loss;
+#[cfg(feature = "webhook")]
+pub(crate) use webhooks::serve;
 
 /// After this time without a request, a controller is quiet. On a paused clock, no real time passes.
 const QUIET: Duration = Duration::from_secs(2);

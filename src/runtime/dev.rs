@@ -66,6 +66,7 @@ pub(super) async fn serve(
             create(&user, DEFINITIONS, &definition).await.map_err(|error| wrong("--dev", &error))?;
         }
     }
+    let _webhooks = runtime.webhooks.serve_for(&user).await.map_err(|error| wrong("--dev", &error))?;
     server.forget_requests();
     let text = server.kubeconfig();
     let written =
@@ -183,5 +184,31 @@ mod tests {
             () = seen => {}
         }
         assert!(fs::read_to_string(kubeconfig).expect("a kubeconfig").contains("https://127.0.0.1:"));
+    }
+
+    #[cfg(feature = "webhook")]
+    #[tokio::test]
+    async fn the_webhooks_decide_about_the_samples() {
+        use crate::webhook::{Decision, Review, Validator, Webhooks};
+        struct Texts;
+        impl Validator for Texts {
+            type Kind = ConfigMap;
+
+            async fn validate(&self, _: &Review<ConfigMap>) -> Decision {
+                Decision::allowed().required("data", "there is no text")
+            }
+        }
+        let dir = tempfile::tempdir().expect("a directory");
+        let (sample, kubeconfig) = (dir.path().join("sample.yaml"), dir.path().join("kubeconfig"));
+        fs::write(&sample, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: card}\n").expect("a file");
+        let objects = [Objects::read(&sample).expect("an object")];
+        let controllers =
+            |runtime: Runtime| runtime.webhooks(Webhooks::new("example.com/texts").validates(|_| Texts));
+        let ended = serve("texts", controllers, &objects, &kubeconfig, pending(), |_| ()).await;
+        let error = ended.expect_err("a denial").to_string();
+        assert!(
+            error.contains("ConfigMap \"card\" is invalid: data: Required value: there is no text"),
+            "{error}"
+        );
     }
 }

@@ -3,6 +3,8 @@
 use std::{future::ready, net::SocketAddr};
 
 use super::{Runtime, RuntimeError};
+#[cfg(feature = "testing")]
+use crate::client::{Client, Error};
 use crate::{cluster::Cluster, manifests::WebhookInstallation, rbac::Permission, shutdown::Stop};
 
 #[derive(Default)]
@@ -11,6 +13,11 @@ pub(super) struct OfRuntime;
 impl OfRuntime {
     pub(super) fn at(_: Option<SocketAddr>) -> OfRuntime {
         OfRuntime
+    }
+
+    #[cfg(feature = "testing")]
+    pub(super) async fn serve_for(&self, _: &Client) -> Result<(), Error> {
+        Ok(())
     }
 
     pub(super) fn permissions(&self) -> Vec<Permission> {

@@ -2,7 +2,12 @@
 
 use std::{env, future::ready, net::SocketAddr, path::PathBuf, sync::Arc};
 
+#[cfg(feature = "testing")]
+use tokio::task::JoinSet;
+
 use super::{Runtime, RuntimeError};
+#[cfg(feature = "testing")]
+use crate::client::{Client, Error};
 use crate::{
     cluster::Cluster,
     manifests::WebhookInstallation,
@@ -23,6 +28,15 @@ impl OfRuntime {
         let files =
             env::var_os("WEBHOOK_CERT_DIR").filter(|directory| !directory.is_empty()).map(PathBuf::from);
         OfRuntime { webhooks: None, server: address.map(|address| WebhookServer { address, files }) }
+    }
+
+    /// Serves on loopback, for an API server of this machine. Dropped: ended.
+    #[cfg(feature = "testing")]
+    pub(super) async fn serve_for(&self, user: &Client) -> Result<JoinSet<()>, Error> {
+        match &self.webhooks {
+            Some(webhooks) => crate::testing::serve(webhooks, user).await,
+            None => Ok(JoinSet::new()),
+        }
     }
 
     pub(super) fn permissions(&self) -> Vec<Permission> {

@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 
 use super::TestServer;
 use crate::{
-    client,
+    client::{Client, Error, Request},
     cluster::Cluster,
     resource::Resource,
     watch::Lists,
@@ -25,45 +25,45 @@ impl TestServer {
     ///
     /// If a definition whose objects they convert is not installed.
     pub async fn webhooks(&self, webhooks: Webhooks) -> JoinSet<()> {
-        let webhooks = Arc::new(webhooks);
-        let cluster = Cluster::new(self.client.clone(), Lists::Paged);
-        let Listening { serving, address, bundle } = webhooks.listen_for_tests(&cluster).await;
-        let mut task = JoinSet::new();
-        task.spawn(serving);
-        let call = |path: &Value| {
-            let path = path.as_str().unwrap_or_default();
-            json!({"url": format!("https://{address}{path}"), "caBundle": STANDARD.encode(&bundle)})
-        };
-        let installed = webhooks.installation();
-        for (kind, hooks) in [
-            ("MutatingWebhookConfiguration", installed.mutating),
-            ("ValidatingWebhookConfiguration", installed.validating),
-        ] {
-            let called = hooks.into_iter().map(|mut hook| {
-                hook["clientConfig"] = call(&hook["clientConfig"]["service"]["path"]);
-                hook
-            });
-            let api_version = "admissionregistration.k8s.io/v1";
-            let object = json!({
-                "apiVersion": api_version, "kind": kind, "metadata": {"name": installed.name}, "webhooks": called.collect::<Vec<_>>(),
-            });
-            let path = format!("/apis/{api_version}/{}s", kind.to_lowercase());
-            self.write(Method::POST, &path, "application/json", &object).await;
-        }
-        for name in installed.converted {
-            let webhook =
-                json!({"clientConfig": call(&"/convert".into()), "conversionReviewVersions": ["v1"]});
-            let patch = json!({"spec": {"conversion": {"strategy": "Webhook", "webhook": webhook}}});
-            let path = format!("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}");
-            self.write(Method::PATCH, &path, "application/merge-patch+json", &patch).await;
-        }
-        task
+        serve(&Arc::new(webhooks), &self.client).await.expect("definitions of the kinds that are converted")
     }
+}
 
-    async fn write(&self, method: Method, path: &str, media_type: &'static str, body: &Value) {
-        let request = client::Request::get(path).sends(method, media_type, body.to_string().into_bytes());
-        self.client.send(request).await.expect("an object that the server accepts");
+/// Serves webhooks on loopback, and installs them on an API server of this machine.
+pub(crate) async fn serve(webhooks: &Arc<Webhooks>, user: &Client) -> Result<JoinSet<()>, Error> {
+    let cluster = Cluster::new(user.clone(), Lists::Paged);
+    let Listening { serving, address, bundle } = webhooks.listen_for_tests(&cluster).await;
+    let mut task = JoinSet::new();
+    task.spawn(serving);
+    let call = |path: &Value| {
+        let path = path.as_str().unwrap_or_default();
+        json!({"url": format!("https://{address}{path}"), "caBundle": STANDARD.encode(&bundle)})
+    };
+    let write = async |method: Method, path: &str, media_type: &'static str, body: &Value| {
+        user.send(Request::get(path).sends(method, media_type, body.to_string().into_bytes())).await
+    };
+    let installed = webhooks.installation();
+    for (kind, mut hooks) in [
+        ("MutatingWebhookConfiguration", installed.mutating),
+        ("ValidatingWebhookConfiguration", installed.validating),
+    ] {
+        for hook in &mut hooks {
+            hook["clientConfig"] = call(&hook["clientConfig"]["service"]["path"]);
+        }
+        let api_version = "admissionregistration.k8s.io/v1";
+        let metadata = json!({"name": installed.name});
+        let object =
+            json!({"apiVersion": api_version, "kind": kind, "metadata": metadata, "webhooks": hooks});
+        let path = format!("/apis/{api_version}/{}s", kind.to_lowercase());
+        write(Method::POST, &path, "application/json", &object).await?;
     }
+    for name in installed.converted {
+        let webhook = json!({"clientConfig": call(&"/convert".into()), "conversionReviewVersions": ["v1"]});
+        let patch = json!({"spec": {"conversion": {"strategy": "Webhook", "webhook": webhook}}});
+        let path = format!("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}");
+        write(Method::PATCH, &path, "application/merge-patch+json", &patch).await?;
+    }
+    Ok(task)
 }
 
 /// Converts random objects of both versions to the other one and back, and fails if something is lost. `definition` is the
