@@ -85,10 +85,15 @@ pub(super) fn stays() -> Verdict {
     Verdict::new(Outcome::Skip, "more than the kinds of --keep stays when the samples are deleted")
 }
 
-/// Deletes the custom resources, and creates others in their place. `false`: they do not go away.
-pub(super) async fn replace(lab: &mut Lab<'_>, samples: &[Value]) -> Result<bool, CannotJudge> {
+/// Deletes the custom resources. `false`: they, or some of their children, do not go away.
+pub(super) async fn remove(lab: &mut Lab<'_>) -> Result<bool, CannotJudge> {
     lab.delete_samples("Background").await;
-    if !lab.lasting(|lab| lab.remaining()).await?.is_empty() {
+    Ok(lab.lasting(|lab| lab.remaining()).await?.is_empty())
+}
+
+/// Deletes the custom resources, and creates others in their place. `false`: as of [`remove`].
+pub(super) async fn replace(lab: &mut Lab<'_>, samples: &[Value]) -> Result<bool, CannotJudge> {
+    if !remove(lab).await? {
         return Ok(false);
     }
     for sample in samples {

@@ -23,18 +23,31 @@ const CHANGES_MAX: usize = 6;
 pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
     let mut lab = reference.settled().await?;
     let trials = trial::trials(reference, &lab, Intent::Change).await;
-    let choice = FaultChoice::of(reference.scorecard, NAME, CHANGES_MAX, trials, |trial| &trial.name);
-    let trials = &choice.tried;
-    if trials.is_empty() {
+    let mut choice = FaultChoice::of(reference.scorecard, NAME, CHANGES_MAX, trials, |trial| &trial.name);
+    if choice.tried.is_empty() {
         return Ok(Verdict::new(Outcome::Skip, "the server accepts no change of the samples"));
     }
     let mask = trial::mask(reference, &lab);
-    let mut expected = Vec::new();
-    for trial in trials {
-        match trial.create_anew(&mut lab).await? {
-            FromNothing::Stays => return Ok(trial::stays()),
-            found => expected.push(found),
+    let (mut trials, mut expected, mut staying) = (Vec::new(), Vec::new(), Vec::new());
+    for trial in std::mem::take(&mut choice.tried) {
+        let found = trial.create_anew(&mut lab).await?;
+        if matches!(found, FromNothing::Stays) {
+            return Ok(trial::stays());
         }
+        if trial::remove(&mut lab).await? {
+            trials.push(trial);
+            expected.push(found);
+            continue;
+        }
+        // What stays would be in the way of the next change.
+        staying.push(trial.change.path);
+        lab.end().await;
+        lab = reference.settled().await?;
+    }
+    choice.tried = trials;
+    let trials = &choice.tried;
+    if trials.is_empty() {
+        return Ok(trial::stays());
     }
     let samples: Vec<_> = lab.custom_samples().cloned().collect();
     trial::replace(&mut lab, &samples).await?;
@@ -49,7 +62,7 @@ pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJu
     let (mut late, mut without_effect) = (None, Vec::new());
     for (trial, expected) in trials.iter().zip(&expected) {
         if !has_effect(reference, &lab, expected, trial) {
-            without_effect.push(&*trial.change.path);
+            without_effect.push(trial.change.path.clone());
         }
         let verdict = judge(reference, &mut lab, trial, expected, &mask).await?;
         if let Some(failure) = failure(verdict.at(&trial.name), &mut late) {
@@ -59,12 +72,18 @@ pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJu
     lab.end().await;
     let mut reason = format!("{}, and back", choice.text("changes"));
     // It may be one outside of the API server.
-    if !without_effect.is_empty() {
-        without_effect.sort_unstable();
-        without_effect.dedup();
-        reason = format!("{reason}; no effect was seen of {}", without_effect.join(", "));
-    }
+    add(&mut reason, "no effect was seen of", without_effect);
+    add(&mut reason, "objects stay when the samples are deleted after a change of", staying);
     Ok(choice.complete(late.unwrap_or_else(|| Verdict::pass(reason))))
+}
+
+/// Names the fields of which a pass says something else, each once.
+fn add(reason: &mut String, what: &str, mut paths: Vec<String>) {
+    paths.sort_unstable();
+    paths.dedup();
+    if !paths.is_empty() {
+        *reason = format!("{reason}; {what} {}", paths.join(", "));
+    }
 }
 
 /// Whether anything but the custom resource differs.

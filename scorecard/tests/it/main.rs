@@ -501,6 +501,25 @@ async fn a_field_that_only_grows_is_not_expected_to_shrink() {
     finds_nothing(&scorecard).await;
 }
 
+/// One change after which a Secret stays, as with a `deletionPolicy`, ended the check without a judgement of the others.
+#[tokio::test]
+async fn a_change_after_which_objects_stay_is_left_out_alone() {
+    let mut scorecard = settings(command("retains-changed-texts"));
+    scorecard.only = vec!["applies-spec-changes".to_owned()];
+    scorecard.patience = Duration::from_secs(2);
+    let report = scorecard::run(&scorecard, |_| {}).await.unwrap();
+    let verdict = &report.checks[0].verdict;
+    assert_eq!(verdict.result, Outcome::Pass, "{verdict:?}");
+    let left_out = "; objects stay when the samples are deleted after a change of .spec.text";
+    assert!(
+        verdict.reason.starts_with("1 of 3 changes, ") && verdict.reason.ends_with(left_out),
+        "{verdict:?}"
+    );
+    scorecard.only = vec!["applies-spec-changes:.spec.text#1".to_owned()];
+    let report = scorecard::run(&scorecard, |_| {}).await.unwrap();
+    assert_eq!(report.checks[0].verdict.result, Outcome::Skip);
+}
+
 /// A Page that names a ConfigMap, and has shards.
 fn larger_samples() -> Vec<Value> {
     let colours = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "colours"}, "data": {"colour": "red"}});

@@ -922,6 +922,7 @@ impl Operator {
         let metadata = json!({"name": name, "ownerReferences": owner});
         let of_secret = match &*self.bug {
             "no-owner" | "deletes-after-its-finalizer" => json!({"name": name, "labels": {"page": name}}),
+            "retains-changed-texts" if page["spec"]["text"] != "hello" => json!({"name": name}),
             _ => metadata.clone(),
         };
         let image = match page["spec"]["image"].as_str() {
