@@ -146,6 +146,34 @@ fn what_cannot_be_judged_is_one_line_and_code_2() {
     }
 }
 
+/// Only a failure kept them.
+#[test]
+fn a_warning_keeps_its_files() {
+    let ports = ["health-probe", "metrics", "debug"].map(|of| format!("--{of}-bind-address=0"));
+    let mut memcached = vec![env!("CARGO_BIN_EXE_listwatch"), "run", "memcached"];
+    memcached.extend(ports.iter().map(String::as_str));
+    let dir = tempfile::tempdir().unwrap();
+    // The operator settles without Events.
+    let shipped = Path::new(crate::ROOT).join("manifests/memcached/operator/role.yaml");
+    let role = fs::read_to_string(shipped).unwrap().replace("resources: [events]", "resources: [others]");
+    let (file, out) = (dir.path().join("role.yaml"), dir.path().join("out"));
+    fs::write(&file, role).unwrap();
+    let [rbac, dir] = [&file, &out].map(|path| path.to_str().unwrap());
+    let output = run(&["--only", "shipped-role", "--rbac", rbac, "--output-dir", dir], &memcached);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let files = out.join("shipped-role");
+    assert!(
+        text.starts_with("warn  shipped-role ") && text.contains(&format!("files: {}", files.display())),
+        "{text}"
+    );
+    let requests = fs::read_to_string(files.join("requests.jsonl")).unwrap();
+    assert!(requests.lines().any(|line| line.contains("/events") && line.contains("403")), "{requests}");
+    for file in ["writes.jsonl", "operator.log"] {
+        assert_ne!(fs::metadata(files.join(file)).unwrap().len(), 0, "{file}");
+    }
+}
+
 /// Those of a failure stayed, and looked as if they were of this run.
 #[test]
 fn files_of_an_earlier_run_are_removed_and_no_others() {

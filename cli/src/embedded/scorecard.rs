@@ -117,7 +117,7 @@ struct ScorecardFlags {
     /// Result of a check from which the exit code is 1
     #[arg(long, value_name = "RESULT", default_value = "fail")]
     fail_on: FailOn,
-    /// Directory for what happened in each check that failed: requests.jsonl, writes.jsonl, operator.log
+    /// Directory for what happened in each check that failed or warned: requests.jsonl, writes.jsonl, operator.log
     #[arg(long, value_name = "DIR")]
     output_dir: Option<PathBuf>,
     /// Output: one line for each check as it ends, or one document at the end
@@ -279,13 +279,15 @@ fn remove_records(dir: &Path) {
     }
 }
 
-/// Writes the files of a check that failed.
+/// The directory of a check that failed or warned.
+fn record_dir(args: &ScorecardFlags, check: &CheckResult) -> Option<PathBuf> {
+    let is_found = matches!(check.verdict.result, Outcome::Fail | Outcome::Warn) && check.journal.is_some();
+    args.output_dir.as_ref().filter(|_| is_found).map(|dir| dir.join(check.name))
+}
+
+/// Writes the files of a check that failed or warned.
 fn record(args: &ScorecardFlags, check: &CheckResult) -> Result<(), Failure> {
-    let (Some(dir), Some(journal)) = (&args.output_dir, &check.journal) else { return Ok(()) };
-    if check.verdict.result != Outcome::Fail {
-        return Ok(());
-    }
-    let dir = dir.join(check.name);
+    let (Some(dir), Some(journal)) = (record_dir(args, check), &check.journal) else { return Ok(()) };
     let wrong = |error: io::Error| Failure::Usage(format!("--output-dir {}: {error}", dir.display()));
     fs::create_dir_all(&dir).map_err(wrong)?;
     let texts = [journal.requests_jsonl(), journal.writes_jsonl(), journal.log.clone()];
@@ -310,8 +312,8 @@ fn print(args: &ScorecardFlags, check: &CheckResult) -> Result<(), Failure> {
     if matches!(check.verdict.result, Outcome::Fail | Outcome::Warn) {
         say!("        replay: {}", replay(args, check));
     }
-    if let (Outcome::Fail, Some(dir), Some(_)) = (check.verdict.result, &args.output_dir, &check.journal) {
-        say!("        files: {}", dir.join(check.name).display());
+    if let Some(dir) = record_dir(args, check) {
+        say!("        files: {}", dir.display());
     }
     Ok(())
 }
