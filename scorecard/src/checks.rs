@@ -208,11 +208,14 @@ fn failure(verdict: Verdict, late: &mut Option<Verdict>) -> Option<Verdict> {
 
 /// Runs a fault, and once more if it fails: a failure that shows only once may have another cause.
 async fn judged_twice(run: impl AsyncFn() -> Result<Verdict, CannotJudge>) -> Result<Verdict, CannotJudge> {
-    let mut verdict = run().await?;
+    let (verdict, journal) = journal::recorded(run()).await;
+    let mut verdict = verdict?;
     if verdict.result == Outcome::Fail && run().await?.result == Outcome::Pass {
         verdict.result = Outcome::Warn;
         verdict.reason.push_str(" (in one of two runs)");
     }
+    // Not the journal of the second run.
+    journal.into_iter().for_each(journal::note);
     Ok(verdict)
 }
 
@@ -251,4 +254,27 @@ async fn worst(
         }
     }
     Ok(worst)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+    use crate::Journal;
+
+    /// It was that of the second run, in which nothing is wrong.
+    #[tokio::test]
+    async fn a_failure_of_one_of_two_runs_is_a_warning_with_the_journal_of_the_failure() {
+        let runs = Cell::new(0);
+        let run = async || {
+            runs.set(runs.get() + 1);
+            let log = format!("run {}", runs.get());
+            journal::note(Journal { requests: Vec::new(), writes: Vec::new(), events: Vec::new(), log });
+            Ok(if runs.get() == 1 { Verdict::fail("late") } else { Verdict::pass("good") })
+        };
+        let (verdict, journal) = journal::recorded(judged_twice(run)).await;
+        assert_eq!(verdict.unwrap().result, Outcome::Warn);
+        assert_eq!(journal.unwrap().log, "run 1");
+    }
 }

@@ -14,6 +14,7 @@ use tokio::{
 };
 
 use super::{
+    journal,
     lab::{ChildKey, Lab, Pace},
     process::Program,
     report::{Outcome, Verdict},
@@ -300,6 +301,8 @@ impl<'a> Reference<'a> {
             return lab.end().await;
         }
         lab.forget_incidents();
+        // For a warning: the run has not ended, and is of another check then.
+        journal::note(lab.journal(lab.version));
         self.given_back().push(lab);
     }
 

@@ -835,6 +835,13 @@ async fn an_operator_that_ends_when_it_has_settled_is_started_again() {
     let verdict = &report.checks[0].verdict;
     assert_eq!(verdict.result, Outcome::Warn, "{verdict:?}");
     assert!(verdict.reason.contains(": it ended: exit status: 2"), "{verdict:?}");
+    // The run goes on in another check, so the warning had the journal of a run without a fault.
+    let journal = report.checks[0].journal.as_ref().unwrap();
+    assert!(
+        journal.requests.iter().any(|request| request.method == "DELETE"),
+        "{}",
+        journal.requests_jsonl()
+    );
 }
 
 /// A worker pool whose first process crashes, for example.
