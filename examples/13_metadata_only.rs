@@ -13,7 +13,7 @@
 //! Why: Most of them are managedFields. kubectl prints a Table, whose columns the server defines. Both forms can be
 //! watched.
 //! Break it: cargo run --example course -- 13 --fault html,status=200,path=/configmaps,method=GET
-//! Source: `accept_object` in src/client.rs; `latest_version` in src/client/list.rs
+//! Source: `accept` in src/client.rs; `latest_version` in src/client/list.rs
 //! Embedded server: No difference.
 
 use serde_json::{Value, json};

@@ -16,7 +16,7 @@
 //! write costs what its watchers make of it. The expensive part is the list before a watch, or the initial events at its beginning: when clients
 //! ask for too many of these at the same time, the server refuses some with 429. docs/watch.md, section 17, has measured numbers.
 //! Break it: cargo run --example course -- 21 --fault too-many-requests,path=watch=1,retry-after=9
-//! Source: `watch_request` in src/client/list.rs; `accept_object` in src/client.rs
+//! Source: `watch_request` in src/client/list.rs; `accept` in src/client.rs
 //! Embedded server: No difference in bytes. It does not refuse with 429 by itself.
 
 use listwatch::client::Request;

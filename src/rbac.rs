@@ -323,7 +323,7 @@ rules:
         let text = roles("any", &permissions);
         assert!(text.contains("- apiGroups: [\"\"]\n  resources: [services, configmaps]\n"), "{text}");
         // The own namespace may be one that the ClusterRole covers, but it does not get the verb there.
-        assert!(text.ends_with("  name: any-leader-election\nrules:\n# To read.\n- apiGroups: [\"\"]\n  resources: [services]\n  verbs: [get]\n"), "{text}");
+        assert!(text.ends_with("  name: any-own-namespace\nrules:\n# To read.\n- apiGroups: [\"\"]\n  resources: [services]\n  verbs: [get]\n"), "{text}");
         assert_eq!(text.matches("rules:").count(), 2, "{text}");
     }
 
