@@ -274,7 +274,7 @@ mod tests {
             Ok(if runs.get() == 1 { Verdict::fail("late") } else { Verdict::pass("good") })
         };
         let (verdict, journal) = journal::recorded(judged_twice(run)).await;
-        assert_eq!(verdict.unwrap().result, Outcome::Warn);
-        assert_eq!(journal.unwrap().log, "run 1");
+        assert_eq!(verdict.expect("a verdict").result, Outcome::Warn);
+        assert_eq!(journal.expect("a journal").log, "run 1");
     }
 }
