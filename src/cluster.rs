@@ -16,7 +16,7 @@ mod streams;
 
 use std::{
     any::TypeId,
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex},
     time::SystemTime,
 };
@@ -32,7 +32,7 @@ use crate::{
     resource::{Key, ObjectMeta, Resource, Scope, list::Found},
     shard::Shard,
     store::{Budget, Change, KEPT_MIB, Listening},
-    watch::Lists,
+    watch::{Health, Lists},
 };
 use ending::EndingNamespaces;
 pub use events::{EventType, Events};
@@ -55,6 +55,8 @@ pub struct Cluster {
     ending: Arc<EndingNamespaces>,
     /// What the process waits for besides its watches, by who waits.
     lacks: Arc<Mutex<BTreeMap<&'static str, String>>>,
+    /// The resources whose objects this process converts.
+    converted: Arc<Mutex<BTreeSet<String>>>,
     /// The objects that controllers reconcile.
     shard: Shard,
 }
@@ -69,7 +71,7 @@ impl Cluster {
     /// A cluster without watches. Sends no request yet.
     #[must_use]
     pub fn new(client: Client, lists: Lists) -> Cluster {
-        let (streams, permissions, ending, lacks) = Default::default();
+        let (streams, permissions, ending, lacks, converted) = Default::default();
         let (budget, shard) = (Budget::of_process(KEPT_MIB), Shard::default());
         Cluster {
             client,
@@ -80,6 +82,7 @@ impl Cluster {
             permissions,
             ending,
             lacks,
+            converted,
             shard,
         }
     }
@@ -114,6 +117,19 @@ impl Cluster {
             Some(lack) => drop(lacks.insert(who, lack.to_owned())),
             None => drop(lacks.remove(who)),
         }
+    }
+
+    /// This process converts the objects of a resource, such as `sites.example.com`. Their lists may need it, so it is ready without them.
+    #[cfg(feature = "webhook")]
+    pub(crate) fn converts(&self, resource: &str) {
+        locked(&self.converted).insert(resource.to_owned());
+    }
+
+    /// The health of each watch that the process must have to be ready.
+    pub(crate) fn awaited_health(&self) -> Vec<Arc<Health>> {
+        let converted = locked(&self.converted).clone();
+        let awaited = self.watches().into_iter().filter(|open| !converted.contains(&open.resource));
+        awaited.map(|open| open.health).collect()
     }
 
     /// What the process waits for besides its watches.

@@ -194,6 +194,9 @@ impl Webhooks {
         Webhooks { failure_policy: "Ignore", ..self }
     }
 
+    /// # Panics
+    ///
+    /// If the kind has such a webhook: the first would be lost.
     fn handles<K: Resource>(
         mut self,
         what: &str,
@@ -203,7 +206,8 @@ impl Webhooks {
         let path = format!("/{what}-{}-{version}-{}", group.replace('.', "-"), K::KIND.to_lowercase());
         let handler =
             Handler { is_mutating: what == "mutate", group, version, plural, start: Box::new(start) };
-        self.handlers.insert(path, handler);
+        let known = self.handlers.insert(path, handler);
+        assert!(known.is_none(), "{} of {} has two webhooks to {what} it", K::KIND, K::api_version());
         self
     }
 
@@ -284,7 +288,7 @@ fn defaulted<K: Resource + Serialize>(
     mut object: K,
     default: &(impl Fn(&mut K) + ?Sized),
 ) -> Map<String, Value> {
-    let json_of = |object: &K| serde_json::to_value(object).expect("a type that was read is written");
+    let json_of = |object: &K| conversion::json_of(object).expect("a type that was read is written");
     let before = json_of(&object);
     default(&mut object);
     let after = json_of(&object);
@@ -319,6 +323,7 @@ impl WebhookServer {
     ) -> io::Result<(Serving, Option<Arc<Watched>>)> {
         let metrics = WebhookMetrics::new(cluster.metrics());
         let answers = Answers::new(webhooks, cluster);
+        webhooks.converted().for_each(|resource| cluster.converts(resource));
         let Some(directory) = &self.files else {
             let watched = Watched::new(cluster, webhooks);
             let source = Source::Secret(Arc::clone(watched.acceptor()));

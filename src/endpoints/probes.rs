@@ -11,7 +11,8 @@
 //! ```
 //!
 //! `/livez` fails if a watch makes no progress within its own limit. It does not fail while the API server is down, because
-//! a restart would not help. `/readyz` fails until every watch has synced, and while a watch fails.
+//! a restart would not help. `/readyz` fails until every watch has synced, and while a watch fails; watches of objects that
+//! the process converts do not count, because their lists may need it to be ready.
 
 use std::sync::Arc;
 
@@ -23,7 +24,7 @@ use crate::{cluster::Cluster, watch::Health};
 pub(super) fn answer<B>(request: &Request<B>, cluster: &Cluster) -> HttpAnswer {
     let (status, text) = match (request.method(), request.uri().path()) {
         (&Method::GET | &Method::HEAD, "/livez" | "/healthz") => alive(&cluster.health()),
-        (&Method::GET | &Method::HEAD, "/readyz") => ready(&cluster.health(), cluster.lacks()),
+        (&Method::GET | &Method::HEAD, "/readyz") => ready(&cluster.awaited_health(), cluster.lacks()),
         (&Method::GET | &Method::HEAD, _) => {
             (StatusCode::NOT_FOUND, "there is /livez and /readyz\n".to_owned())
         }

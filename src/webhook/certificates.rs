@@ -257,9 +257,13 @@ impl Watched {
         let Key { namespace, name } = &self.key;
         let service = format!("{name}.{}.svc", namespace.as_deref().unwrap_or_default());
         let calls = self.calls();
-        let urls =
-            calls.iter().filter_map(|call| url::Url::parse(&call.url).ok()?.host_str().map(str::to_owned));
-        urls.chain([service]).collect()
+        let urls = calls.iter().filter_map(|call| url::Url::parse(&call.url).ok());
+        let hosts = urls.filter_map(|url| match url.host()? {
+            // Without the brackets of a URL.
+            url::Host::Ipv6(address) => Some(address.to_string()),
+            host => Some(host.to_string()),
+        });
+        hosts.chain([service]).collect()
     }
 
     /// Serves the certificate of the Secret whenever it has changed. Runs until dropped.
@@ -284,12 +288,12 @@ impl Watched {
                 Err(error) => warn!(secret = %self.key, %error, "certificate not used"),
             }
         }
-        let names = self.names();
+        let (names, calls) = (self.names(), self.calls());
         let lacks = |call: &ClientConfig| !pki.is_of(&text(&call.ca_bundle), &names);
         let problem = if locked(&self.acceptor).is_none() {
             Some(NO_CERTIFICATE)
-        } else if self.calls().iter().any(lacks) {
-            Some("a caBundle lacks the authority of the certificate")
+        } else if !calls.is_empty() && calls.iter().all(lacks) {
+            Some("no caBundle has the authority of the certificate")
         } else {
             None
         };
@@ -350,9 +354,13 @@ impl Operator for Certificates {
             return Ok(Next::OnChange);
         }
         let bundle = STANDARD.encode(pki.bundle());
-        self.write(&self.watched.validating, &bundle).await?;
-        self.write(&self.watched.mutating, &bundle).await?;
-        self.write(&self.watched.definitions, &bundle).await?;
+        // Each of them, also if another is refused.
+        let written = [
+            self.write(&self.watched.validating, &bundle).await,
+            self.write(&self.watched.mutating, &bundle).await,
+            self.write(&self.watched.definitions, &bundle).await,
+        ];
+        written.into_iter().collect::<Result<(), _>>()?;
         let wait = pki.due().duration_since(now).unwrap_or(self.propagation());
         Ok(Next::After(if is_trusted { wait.min(LOOK) } else { self.propagation() }))
     }

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! A version that cannot say everything loses nothing: the annotation `GROUP/converted` has what the stored version says besides, and each
-//! field returns from it unless a user of the other version has changed what it was made into.
+//! field, or whole list, returns from it unless a user of the other version has changed what it was made into.
 //!
 //! See <https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definition-versioning/#webhook-conversion>.
 //! Nothing in this file does I/O.
@@ -34,10 +34,10 @@ pub(super) struct Conversion {
     kind: &'static str,
     /// The version that is stored, to and from which the others are converted.
     stored: &'static str,
-    others: BTreeMap<&'static str, Other>,
+    others: BTreeMap<&'static str, Converters>,
 }
 
-struct Other {
+struct Converters {
     to_stored: Convert,
     from_stored: Convert,
 }
@@ -102,7 +102,7 @@ impl Conversion {
         Stored: Resource + Serialize + From<Other>,
     {
         let (to_stored, from_stored) = (to_stored::<Other, Stored>, from_stored::<Other, Stored>);
-        self.others.insert(Other::VERSION, self::Other { to_stored, from_stored });
+        self.others.insert(Other::VERSION, Converters { to_stored, from_stored });
     }
 
     fn convert(&self, object: Value, from: &str, to: &str) -> Result<Value, String> {
@@ -178,12 +178,15 @@ where
     // A user may have edited it.
     let lost =
         lost.as_ref().and_then(Value::as_str).and_then(|text| serde_json::from_str::<Vec<Lost>>(text).ok());
+    let mut whole = converted.clone();
     for Lost { path, made, was } in lost.into_iter().flatten() {
-        if converted.pointer(&path).unwrap_or(&Value::Null) == &made {
-            put(&mut converted, &path, was);
+        let is_content = path.starts_with("/spec/") || path.starts_with("/status/");
+        if is_content && whole.pointer(&path).unwrap_or(&Value::Null) == &made {
+            put(&mut whole, &path, was);
         }
     }
-    Ok(converted)
+    // The API server stores it without another look.
+    Ok(if typed::<Stored>(&whole).is_ok() { whole } else { converted })
 }
 
 /// An object as its type reads it, and after a conversion to the other version and back.
@@ -256,8 +259,22 @@ fn typed<T: Resource>(object: &Value) -> Result<T, String> {
     })
 }
 
-fn json_of<T: Serialize>(object: &T) -> Result<Value, String> {
-    serde_json::to_value(object).map_err(|error| error.to_string())
+/// The JSON of an object, without nulls: a field that is null counts as absent, and few schemas allow it.
+pub(super) fn json_of<T: Serialize>(object: &T) -> Result<Value, String> {
+    let mut json = serde_json::to_value(object).map_err(|error| error.to_string())?;
+    remove_nulls(&mut json);
+    Ok(json)
+}
+
+fn remove_nulls(json: &mut Value) {
+    match json {
+        Value::Object(fields) => {
+            fields.retain(|_, value| !value.is_null());
+            fields.values_mut().for_each(remove_nulls);
+        }
+        Value::Array(items) => items.iter_mut().for_each(remove_nulls),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
 }
 
 #[cfg(test)]
@@ -365,6 +382,7 @@ mod tests {
             let new = converted(&old, "example.com/v2");
             assert_eq!(new["spec"], json!({"host": "web", "port": 443, "aliases": ["w"]}));
             assert_eq!(new["metadata"]["annotations"], json!({"other": "stays"}));
+            assert_eq!((&new["metadata"]["labels"], &new["kind"]), (&json!({"b": "c"}), &json!("Site")));
         }
     }
 }

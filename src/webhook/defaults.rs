@@ -48,19 +48,38 @@ fn changed(raw: &Value, before: &Value, after: &Value) -> Value {
             value.into()
         }
         (Value::Array(before), Value::Array(after)) => {
-            // The type may not have all fields of an item. An item that did not change keeps them wherever it stands now,; one that
-            // changed keeps them in its place.
-            let keeps_places = before.len() == after.len();
-            let item = |(index, item): (usize, &Value)| match before.iter().position(|before| before == item)
-            {
-                Some(place) => raw.get(place).unwrap_or(item).clone(),
-                None if keeps_places => changed(raw.get(index).unwrap_or(&Value::Null), &before[index], item),
-                None => item.clone(),
+            let pairs = pairs(before, after);
+            let item = |(item, place): (&Value, Option<usize>)| {
+                let came = place.and_then(|place| Some((raw.get(place)?, &before[place])));
+                came.map_or_else(|| item.clone(), |(raw, before)| changed(raw, before, item))
             };
-            after.iter().enumerate().map(item).collect()
+            after.iter().zip(pairs).map(item).collect()
         }
         _ => after.clone(),
     }
+}
+
+/// Which item of a list each item was before: the type may not have all fields of an item, and it keeps them wherever it stands now.
+fn pairs(before: &[Value], after: &[Value]) -> Vec<Option<usize>> {
+    let mut pairs = vec![None; after.len()];
+    let mut is_free = vec![true; before.len()];
+    let name = |item: &Value| item.get("name").cloned();
+    // Equal items first, and in their places; then those of a name; then what was changed in its place.
+    let is_same: [&dyn Fn(usize, usize) -> bool; 4] = [
+        &|old, new| old == new && before[old] == after[new],
+        &|old, new| before[old] == after[new],
+        &|old, new| name(&before[old]).is_some() && name(&before[old]) == name(&after[new]),
+        &|old, new| old == new && (name(&before[old]).is_none() || name(&after[new]).is_none()),
+    ];
+    for is_same in is_same {
+        for (new, pair) in pairs.iter_mut().enumerate().filter(|(_, pair)| pair.is_none()) {
+            *pair = (0..before.len()).find(|&old| is_free[old] && is_same(old, new));
+            if let Some(old) = *pair {
+                is_free[old] = false;
+            }
+        }
+    }
+    pairs
 }
 
 #[cfg(test)]
@@ -132,6 +151,22 @@ mod tests {
                 patched(raw.clone(), before.clone(), json!({"list": after})).0,
                 json!({"list": expected})
             );
+        }
+        // Items that are the same for the type; one that is new beside one that changes; and one in the place of another.
+        let ports = json!({"list": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]});
+        let typed = json!({"list": [{"port": 53}, {"port": 53}]});
+        let after = json!({"list": [{"port": 53}, {"port": 53}, {"port": 443}]});
+        let expected =
+            json!([{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}, {"port": 443}]);
+        assert_eq!(patched(ports, typed, after).0["list"], expected);
+        for (after, expected) in [
+            (
+                json!([{"name": "new"}, {"name": "a", "port": 1}, {"name": "b"}]),
+                json!([{"name": "new"}, {"name": "a", "port": 1, "x": 1}, {"name": "b", "x": 2}]),
+            ),
+            (json!([{"name": "b"}, {"name": "c"}]), json!([{"name": "b", "x": 2}, {"name": "c"}])),
+        ] {
+            assert_eq!(patched(raw.clone(), before.clone(), json!({"list": after})).0["list"], expected);
         }
         // A list that is only a default of the type.
         assert_eq!(

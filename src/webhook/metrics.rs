@@ -22,6 +22,7 @@ pub(super) struct Counted<'a> {
     path: &'a str,
     begin: Instant,
     in_flight: Gauge,
+    status: StatusCode,
 }
 
 impl WebhookMetrics {
@@ -43,7 +44,7 @@ impl WebhookMetrics {
     pub(super) fn begin<'a>(&'a self, path: &'a str) -> Counted<'a> {
         let in_flight = self.in_flight.get_or_create_owned(&[("webhook", path.to_owned())]);
         in_flight.inc();
-        Counted { metrics: self, path, begin: Instant::now(), in_flight }
+        Counted { metrics: self, path, begin: Instant::now(), in_flight, status: StatusCode::GATEWAY_TIMEOUT }
     }
 
     pub(super) fn panicked(&self) {
@@ -52,17 +53,18 @@ impl WebhookMetrics {
 }
 
 impl Counted<'_> {
-    pub(super) fn end(self, status: StatusCode) {
-        let path = || ("webhook", self.path.to_owned());
-        let code = ("code", status.as_u16().to_string());
-        self.metrics.requests.get_or_create(&[path(), code]).inc();
-        self.metrics.latency.get_or_create(&[path()]).observe(self.begin.elapsed().as_secs_f64());
+    pub(super) fn end(mut self, status: StatusCode) {
+        self.status = status;
     }
 }
 
 /// Also if the API server does not wait for the answer any more.
 impl Drop for Counted<'_> {
     fn drop(&mut self) {
+        let path = || ("webhook", self.path.to_owned());
+        let code = ("code", self.status.as_u16().to_string());
+        self.metrics.requests.get_or_create(&[path(), code]).inc();
+        self.metrics.latency.get_or_create(&[path()]).observe(self.begin.elapsed().as_secs_f64());
         self.in_flight.dec();
     }
 }

@@ -51,6 +51,8 @@ const IDLE_LIMIT: Duration = Duration::from_secs(120);
 const REVIEW_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Of all reviews that are read at a time, in KiB. The others wait.
 const REVIEWS_KIB_MAX: u32 = 16 * 1024;
+/// How long a client may take to send a review, whose bytes are reserved meanwhile.
+const READ_LIMIT: Duration = Duration::from_secs(5);
 /// How long a review may take if the API server does not say it.
 const REVIEW_LIMIT: Duration = Duration::from_secs(10);
 /// How long to go on after the request to stop: in this time, the Service no longer names the Pod, and the API servers know it.
@@ -201,9 +203,13 @@ impl Answering {
             let length = length.unwrap_or(REVIEW_BYTES_MAX).min(REVIEW_BYTES_MAX);
             let kib = u32::try_from(length / 1024 + 1).unwrap_or(REVIEWS_KIB_MAX).min(REVIEWS_KIB_MAX);
             let _room = room.acquire_many(kib).await;
-            match Limited::new(request.into_body(), REVIEW_BYTES_MAX).collect().await {
-                Ok(body) => answers.answer(&path, &body.to_bytes()).await,
-                Err(error) => Err(format!("read the review, of at most {REVIEW_BYTES_MAX} bytes: {error}")),
+            let body = Limited::new(request.into_body(), REVIEW_BYTES_MAX).collect();
+            match timeout(READ_LIMIT, body).await {
+                Ok(Ok(body)) => answers.answer(&path, &body.to_bytes()).await,
+                Ok(Err(error)) => {
+                    Err(format!("read the review, of at most {REVIEW_BYTES_MAX} bytes: {error}"))
+                }
+                Err(_) => Err(format!("the review did not come within {READ_LIMIT:?}")),
             }
         });
         match timeout(limit, task.join_next()).await {

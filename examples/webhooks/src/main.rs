@@ -16,23 +16,26 @@ use listwatch::{
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 /// The version that is stored.
 #[derive(Clone, Serialize, Deserialize)]
 struct Site {
     metadata: ObjectMeta,
+    #[serde(default)]
     spec: SiteSpec,
 }
 
-#[derive(Clone, Serialize, Deserialize, JsonSchema)]
+/// All fields have defaults: the API server also converts objects of which an apply has removed some.
+#[derive(Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
 struct SiteSpec {
     /// The name under which the site is found. No other site may have it.
     host: String,
     /// The port; 443 by default.
-    #[serde(default)]
     port: i32,
     /// Further names.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     aliases: Vec<String>,
 }
 
@@ -45,15 +48,16 @@ mod v1 {
     #[derive(Serialize, Deserialize)]
     pub(super) struct Site {
         pub(super) metadata: ObjectMeta,
+        #[serde(default)]
         pub(super) spec: SiteSpec,
     }
 
-    #[derive(Serialize, Deserialize, JsonSchema)]
+    #[derive(Default, Serialize, Deserialize, JsonSchema)]
+    #[serde(default)]
     pub(super) struct SiteSpec {
         /// The name under which the site is found.
         pub(super) address: String,
         /// The port; 443 by default.
-        #[serde(default)]
         pub(super) port: i32,
     }
 
@@ -101,10 +105,22 @@ impl Operator for Sites {
 }
 
 fn definition() -> String {
-    let definition = crd::of::<Site, SiteSpec>("site", "A web site.");
-    let older =
-        |schema: &mut serde_json::Value| schema["properties"]["spec"] = crd::schema_of::<v1::SiteSpec>();
+    let definition =
+        crd::of::<Site, SiteSpec>("site", "A web site.").schema(|schema| require(schema, "host"));
+    let older = |schema: &mut Value| {
+        schema["properties"]["spec"] = crd::schema_of::<v1::SiteSpec>();
+        require(schema, "address");
+    };
     definition.older_version("v1", older).yaml()
+}
+
+/// A user must give this field of the spec, although the type has a default for it.
+fn require(schema: &mut Value, field: &str) {
+    let spec = &mut schema["properties"]["spec"];
+    spec["required"] = json!([field]);
+    if let Some(field) = spec["properties"][field].as_object_mut() {
+        field.remove("default");
+    }
 }
 
 fn webhooks() -> Webhooks {

@@ -1,12 +1,10 @@
 //! The webhooks, called by the embedded API server.
 
+use super::*;
 use listwatch::{
     client::Request,
     testing::{TestServer, converts_without_loss, crd_fits},
 };
-use serde_json::{Value, json};
-
-use super::*;
 
 async fn create(server: &TestServer, version: &str, name: &str, spec: Value) -> Result<Value, String> {
     let api_version = format!("example.com/{version}");
