@@ -19,7 +19,7 @@ const METRICS_SERVICE: &str = include_str!("../manifests/base/monitoring/service
 const SERVICE_MONITOR: &str = include_str!("../manifests/base/monitoring/service-monitor.yaml");
 const NETWORK_POLICY: &str = include_str!("../manifests/base/network-policy/network-policy.yaml");
 /// Of the container, where the webhooks are served.
-const WEBHOOK_PORT: u16 = 9443;
+pub(crate) const WEBHOOK_PORT: u16 = 9443;
 
 /// By which the selectors find the Pods: <https://kubernetes.io/docs/concepts/overview/working-with-objects/common-labels/>.
 const NAME_LABEL: &str = "app.kubernetes.io/name";

@@ -27,6 +27,7 @@ use serde::{
     Deserialize, Serialize,
     de::{self, DeserializeOwned},
 };
+use serde_json::Value;
 use smol_str::SmolStr;
 
 use annotations::Decoded;
@@ -132,6 +133,18 @@ macro_rules! kind {
 /// Decodes JSON. One UTF-8 check of the whole text is faster than one of each string, and with it, each type has one decoder.
 pub(crate) fn from_json<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Result<T, serde_json::Error> {
     serde_json::from_str(str::from_utf8(json).map_err(de::Error::custom)?)
+}
+
+/// Removes the fields that are `null`: such a field counts as absent, and the API server drops it.
+pub(crate) fn remove_nulls(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            fields.retain(|_, value| !value.is_null());
+            fields.values_mut().for_each(remove_nulls);
+        }
+        Value::Array(items) => items.iter_mut().for_each(remove_nulls),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
 }
 
 /// How much of an object to ask the API server for.

@@ -19,7 +19,7 @@
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::resource::{OwnerReference, Resource};
+use crate::resource::{OwnerReference, Resource, remove_nulls};
 
 /// Declares a kind that has no type: its fields beside `metadata` are in `rest`, as JSON. The name is that in `kind:`; then come
 /// group, version and plural. Its objects can be watched, and kept as children, as any others. The crate needs `serde` with the
@@ -93,18 +93,6 @@ pub fn from_yaml<K: Resource + Serialize>(
     match fields.find(|(field, value)| read.get(field).is_none() && !default.contains(value)) {
         Some((field, _)) => Err(InvalidManifest::Unknown(field.clone(), K::KIND)),
         None => Ok(child),
-    }
-}
-
-/// `null` means that a field is absent. The API server drops it.
-fn remove_nulls(value: &mut Value) {
-    match value {
-        Value::Object(fields) => {
-            fields.retain(|_, value| !value.is_null());
-            fields.values_mut().for_each(remove_nulls);
-        }
-        Value::Array(items) => items.iter_mut().for_each(remove_nulls),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
 }
 

@@ -262,15 +262,19 @@ impl Comparison {
     /// Appends a field to the JSON pointer. Returns its name there, and the length that the pointer had before.
     fn enter<'a>(&mut self, field: &'a str) -> (Cow<'a, str>, usize) {
         let length = self.path.len();
-        let name = if field.contains(['~', '/']) {
-            Cow::Owned(field.replace('~', "~0").replace('/', "~1"))
-        } else {
-            Cow::Borrowed(field)
-        };
+        let name = pointer_step(field);
         self.path.push('/');
         self.path.push_str(&name);
         (name, length)
     }
+}
+
+/// The name of a field in a JSON pointer: RFC 6901.
+pub(crate) fn pointer_step(field: &str) -> Cow<'_, str> {
+    if field.contains(['~', '/']) {
+        return Cow::Owned(field.replace('~', "~0").replace('/', "~1"));
+    }
+    Cow::Borrowed(field)
 }
 
 /// Whether this is a map of texts with so many entries that one operation for each would take much memory: another client can put

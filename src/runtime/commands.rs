@@ -336,7 +336,7 @@ fn installation(
         ("HEALTH_PROBE_BIND_ADDRESS".to_owned(), ":8081".to_owned()),
     ];
     if webhooks.is_some() {
-        variables.push(("WEBHOOK_BIND_ADDRESS".to_owned(), ":9443".to_owned()));
+        variables.push(("WEBHOOK_BIND_ADDRESS".to_owned(), format!(":{}", manifests::WEBHOOK_PORT)));
     }
     if !watched.is_empty() {
         variables.push(("WATCH_NAMESPACE".to_owned(), watched.join(",")));

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::{review, server};
-use crate::resource::Resource;
+use crate::resource::{Resource, diff::pointer_step, remove_nulls};
 
 const API_VERSION: &str = "apiextensions.k8s.io/v1";
 const KIND: &str = "ConversionReview";
@@ -209,7 +209,7 @@ fn lose(path: &str, was: Map<String, Value>, mut made: Map<String, Value>, lost:
     let missing: Vec<String> = made.keys().filter(|field| !was.contains_key(*field)).cloned().collect();
     let fields = was.into_iter().chain(missing.into_iter().map(|field| (field, Value::Null)));
     for (field, was) in fields {
-        let path = format!("{path}/{}", field.replace('~', "~0").replace('/', "~1"));
+        let path = format!("{path}/{}", pointer_step(&field));
         match (was, made.remove(&field).unwrap_or_default()) {
             (Value::Object(was), Value::Object(made)) => lose(&path, was, made, lost),
             (was, made) if was != made => lost.push(Lost { path, made, was }),
@@ -264,17 +264,6 @@ pub(super) fn json_of<T: Serialize>(object: &T) -> Result<Value, String> {
     let mut json = serde_json::to_value(object).map_err(|error| error.to_string())?;
     remove_nulls(&mut json);
     Ok(json)
-}
-
-fn remove_nulls(json: &mut Value) {
-    match json {
-        Value::Object(fields) => {
-            fields.retain(|_, value| !value.is_null());
-            fields.values_mut().for_each(remove_nulls);
-        }
-        Value::Array(items) => items.iter_mut().for_each(remove_nulls),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
-    }
 }
 
 #[cfg(test)]

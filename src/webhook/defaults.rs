@@ -5,6 +5,8 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::resource::diff::pointer_step;
+
 /// The operations that change `raw` as `before` was changed to `after`.
 pub(super) fn patch(raw: &Value, before: &Value, after: &Value) -> Vec<Value> {
     let mut operations = Vec::new();
@@ -22,13 +24,12 @@ fn differ(path: &str, raw: &Value, before: &Value, after: &Value, operations: &m
         return;
     };
     for (field, after) in after {
-        let path = format!("{path}/{}", field.replace('~', "~0").replace('/', "~1"));
+        let path = format!("{path}/{}", pointer_step(field));
         let [raw, before] = [raw, before].map(|object| object.get(field).unwrap_or(&Value::Null));
         differ(&path, raw, before, after, operations);
     }
     for field in before.keys().filter(|field| raw.contains_key(*field) && !after.contains_key(*field)) {
-        let field = field.replace('~', "~0").replace('/', "~1");
-        operations.push(json!({"op": "remove", "path": format!("{path}/{field}")}));
+        operations.push(json!({"op": "remove", "path": format!("{path}/{}", pointer_step(field))}));
     }
 }
 
