@@ -87,6 +87,7 @@ struct Page {
     source: Source,
     /// A cluster has none.
     controls: Option<Controls>,
+    reader: Mutex<Reader>,
     news: watch::Sender<News>,
 }
 
@@ -138,19 +139,19 @@ impl Live {
         if let Some(recording) = reader.judged(source.now()) {
             news.judge(&Report::of(&recording));
         }
-        let page = Arc::new(Page { access, source, controls, news: watch::Sender::new(news) });
-        let reader = Arc::new(Mutex::new(reader));
+        let (reader, news) = (Mutex::new(reader), watch::Sender::new(news));
+        let page = Arc::new(Page { access, source, controls, reader, news });
         let (mut connections, each) = (JoinSet::new(), Arc::clone(&page));
         let serve = |stream| connection(stream, Arc::clone(&each));
         let why = tokio::select! {
             why = end => why,
             never = connections::accept(&listener, &mut connections, CONNECTIONS_MAX, serve) => match never {},
             never = run_checks => match never {},
-            never = repeat(TICK, || read(&reader, &page)) => match never {},
-            never = repeat(REPORT_PAUSE, || judge(&reader, &page)) => match never {},
+            never = repeat(TICK, &page, read) => match never {},
+            never = repeat(REPORT_PAUSE, &page, judge) => match never {},
         };
-        read(&reader, &page).await;
-        judge(&reader, &page).await;
+        read(&page).await;
+        judge(&page).await;
         page.news.send_modify(|news| news.end = Some(why));
         // Each ends after the event that says so.
         let _ = timeout(END_MAX, async { while connections.join_next().await.is_some() {} }).await;
@@ -158,19 +159,22 @@ impl Live {
 }
 
 /// Does something again and again. A pause is much longer than what it follows.
-async fn repeat<F: Future<Output = ()>>(pause: Duration, act: impl Fn() -> F) -> Infallible {
+async fn repeat(pause: Duration, page: &Arc<Page>, act: impl AsyncFn(&Arc<Page>)) -> Infallible {
     loop {
         let began = Instant::now();
-        act().await;
+        act(page).await;
         sleep(pause.max(began.elapsed() * PAUSES)).await;
     }
 }
 
-/// Reads what is new, in a thread of its own.
-async fn read(reader: &Arc<Mutex<Reader>>, page: &Arc<Page>) {
-    let (reader, page) = (Arc::clone(reader), Arc::clone(page));
+/// Reads what is new, in a thread of its own, if a browser shows the page.
+async fn read(page: &Arc<Page>) {
+    if page.news.receiver_count() == 0 {
+        return;
+    }
+    let page = Arc::clone(page);
     let read = spawn_blocking(move || {
-        let mut reader = locked(&reader);
+        let mut reader = page.reader();
         let (entries, forgotten) = (reader.entries(&page.source), reader.forgotten());
         let controls =
             page.controls.as_ref().map(|controls| controls.state().to_string()).unwrap_or_default();
@@ -179,11 +183,14 @@ async fn read(reader: &Arc<Mutex<Reader>>, page: &Arc<Page>) {
     let _ = read.await;
 }
 
-/// Makes a report, in a thread of its own.
-async fn judge(reader: &Arc<Mutex<Reader>>, page: &Arc<Page>) {
-    let (reader, page) = (Arc::clone(reader), Arc::clone(page));
+/// Makes a report, in a thread of its own, if a browser shows the page.
+async fn judge(page: &Arc<Page>) {
+    if page.news.receiver_count() == 0 {
+        return;
+    }
+    let page = Arc::clone(page);
     let judge = spawn_blocking(move || {
-        let recording = locked(&reader).judged(page.source.now());
+        let recording = page.reader().judged(page.source.now());
         if let Some(report) = recording.map(|recording| Report::of(&recording)) {
             page.news.send_if_modified(|news| news.judge(&report));
         }
@@ -191,8 +198,10 @@ async fn judge(reader: &Arc<Mutex<Reader>>, page: &Arc<Page>) {
     let _ = judge.await;
 }
 
-fn locked(reader: &Mutex<Reader>) -> MutexGuard<'_, Reader> {
-    reader.lock().unwrap_or_else(PoisonError::into_inner)
+impl Page {
+    fn reader(&self) -> MutexGuard<'_, Reader> {
+        self.reader.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Answers one request.
@@ -224,7 +233,7 @@ async fn served(request: Request<Incoming>, page: &Arc<Page>) -> Answer {
         return text(StatusCode::METHOD_NOT_ALLOWED, "the page is read with GET");
     }
     if path == "/events" {
-        return events(page);
+        return events(page).await;
     }
     match FILES.iter().find(|(name, ..)| *name == path) {
         Some((_, kind, content)) => whole(StatusCode::OK, kind, *content),
@@ -246,8 +255,9 @@ async fn controlled(what: &str, request: Request<Incoming>, controls: &Controls)
 }
 
 /// What a page sees from now on. It is sent as fast as the page reads: what it misses meanwhile comes in one piece.
-fn events(page: &Arc<Page>) -> Answer {
+async fn events(page: &Arc<Page>) -> Answer {
     let begin = (page.news.subscribe(), Seen::default());
+    read(page).await;
     let body = stream::unfold(begin, async |(mut changes, mut seen)| {
         loop {
             let text = changes.borrow_and_update().since(&mut seen);
