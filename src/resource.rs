@@ -30,7 +30,6 @@ use serde::{
 use serde_json::Value;
 use smol_str::SmolStr;
 
-use annotations::Decoded;
 pub(crate) use annotations::paused;
 pub use annotations::{Annotations, only_paused, without_annotations};
 use diff::MergeRule;
@@ -246,43 +245,43 @@ impl fmt::Display for Scope {
 
 /// The metadata that we read. See <https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/object-meta/>.
 ///
-/// `managedFields`, most of an object's bytes, are skipped while reading, and for kinds that do not use them also the
-/// annotations: see [`without_annotations`].
+/// `managedFields`, most of an object's bytes, are skipped while reading. A kind that does not use the annotations leaves them out:
+/// see [`without_annotations`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", from = "Decoded<Annotations>")]
+#[serde(rename_all = "camelCase")]
 pub struct ObjectMeta {
     /// Unique in its namespace and kind, while it exists.
     pub name: SmolStr,
     /// `None` for kinds without namespaces.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<SmolStr>,
     /// Unique for ever: a recreated object of the same name has another one.
-    #[serde(skip_serializing_if = "Uid::is_empty")]
+    #[serde(default, skip_serializing_if = "Uid::is_empty")]
     pub uid: Uid,
     /// Changes at every write. Opaque but for [`compare_versions`].
     #[serde(skip_serializing_if = "SmolStr::is_empty")]
     pub resource_version: SmolStr,
     /// Counts the changes of what is asked for (`spec`), not of what is reported (`status`).
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub generation: i64,
     /// When the API server created the object. `None` for an object that is not created yet.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub creation_timestamp: Option<Timestamp>,
     /// Set: the object is being deleted, and is there only until its finalizers are done.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deletion_timestamp: Option<Timestamp>,
     /// Labels, which selectors look at.
-    #[serde(skip_serializing_if = "Labels::is_empty")]
+    #[serde(default, skip_serializing_if = "Labels::is_empty")]
     pub labels: Labels,
     /// Notes for people and tools.
-    #[serde(skip_serializing_if = "Annotations::is_empty")]
+    #[serde(default, deserialize_with = "kinds::or_default", skip_serializing_if = "Annotations::is_empty")]
     pub annotations: Annotations,
     /// The owners of this object; the garbage collector deletes the object after them. Not kept in place, because copies
     /// have none, and there are many of them.
-    #[serde(skip_serializing_if = "is_empty")]
+    #[serde(default, skip_serializing_if = "is_empty")]
     pub owner_references: Box<[OwnerReference]>,
     /// The object is deleted when this list is empty: each entry stands for a cleanup.
-    #[serde(skip_serializing_if = "is_empty")]
+    #[serde(default, skip_serializing_if = "is_empty")]
     pub finalizers: Box<[SmolStr]>,
 }
 

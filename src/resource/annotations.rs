@@ -1,14 +1,14 @@
 //! Annotations, and metadata with or without them.
 //!
-//! Annotations can be large, and most kinds do not use them. So a kind can leave them out while it is decoded:
+//! Annotations can be large, and most kinds do not use them. So a kind can leave them out when it is decoded:
 //! `#[serde(deserialize_with = "without_annotations")]`, or all but one: `"only_paused::<_, Page>"`.
 
 use std::{collections::BTreeMap, fmt, marker::PhantomData};
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de::IgnoredAny};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use smol_str::SmolStr;
 
-use super::{Labels, ObjectMeta, OwnerReference, Resource, Timestamp, Uid, labels::Pairs};
+use super::{ObjectMeta, Resource, labels::Pairs};
 
 /// The annotation of `kubectl apply`, which repeats the whole object, also the data of a Secret. Its value is never kept,
 /// but its name is: a patch must not add annotations as if there were none.
@@ -73,68 +73,19 @@ impl<'de> Deserialize<'de> for Annotations {
 /// Decodes metadata without their annotations, for a kind that does not use them. Its desired objects must have none, either:
 /// a patch would replace the annotations of other writers.
 pub fn without_annotations<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
-    Decoded::<IgnoredAny>::deserialize(deserializer).map(|metadata| metadata.with(|_| Annotations::default()))
+    Ok(ObjectMeta { annotations: Annotations::default(), ..ObjectMeta::deserialize(deserializer)? })
 }
 
 /// Decodes metadata with no annotation but [`ObjectMeta::is_paused`], for a kind that an operator serves.
 pub fn only_paused<'de, D: Deserializer<'de>, K: Resource>(deserializer: D) -> Result<ObjectMeta, D::Error> {
-    let paused = paused::<K>();
-    let metadata = Decoded::<Annotations>::deserialize(deserializer)?;
-    Ok(metadata.with(|annotations| annotations.iter().filter(|(name, _)| *name == paused).collect()))
+    let (paused, metadata) = (paused::<K>(), ObjectMeta::deserialize(deserializer)?);
+    let annotations = metadata.annotations.iter().filter(|(name, _)| *name == paused).collect();
+    Ok(ObjectMeta { annotations, ..metadata })
 }
 
 /// The annotation with which a user pauses the operator of an object.
 pub(crate) fn paused<K: Resource>() -> String {
     format!("{}/paused", K::GROUP)
-}
-
-/// Metadata as they are decoded, with annotations of the type `A`.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct Decoded<A> {
-    name: SmolStr,
-    #[serde(default)]
-    namespace: Option<SmolStr>,
-    #[serde(default)]
-    uid: Uid,
-    resource_version: SmolStr,
-    #[serde(default)]
-    generation: i64,
-    #[serde(default)]
-    creation_timestamp: Option<Timestamp>,
-    #[serde(default)]
-    deletion_timestamp: Option<Timestamp>,
-    #[serde(default)]
-    labels: Labels,
-    annotations: Option<A>,
-    #[serde(default)]
-    owner_references: Box<[OwnerReference]>,
-    #[serde(default)]
-    finalizers: Box<[SmolStr]>,
-}
-
-impl<A> Decoded<A> {
-    pub(super) fn with(self, annotations: impl FnOnce(A) -> Annotations) -> ObjectMeta {
-        ObjectMeta {
-            name: self.name,
-            namespace: self.namespace,
-            uid: self.uid,
-            resource_version: self.resource_version,
-            generation: self.generation,
-            creation_timestamp: self.creation_timestamp,
-            deletion_timestamp: self.deletion_timestamp,
-            labels: self.labels,
-            annotations: self.annotations.map(annotations).unwrap_or_default(),
-            owner_references: self.owner_references,
-            finalizers: self.finalizers,
-        }
-    }
-}
-
-impl From<Decoded<Annotations>> for ObjectMeta {
-    fn from(decoded: Decoded<Annotations>) -> ObjectMeta {
-        decoded.with(|annotations| annotations)
-    }
 }
 
 #[cfg(test)]
