@@ -6,7 +6,8 @@ use std::{hint::black_box, sync::Arc};
 
 use criterion::{BatchSize, Criterion, Throughput};
 use listwatch::{
-    advanced::{Queue, ReconcileResult, Urgency},
+    advanced::{Queue, Urgency},
+    next::Next,
     resource::{
         Key,
         kinds::Deployment,
@@ -84,7 +85,7 @@ fn queue(criterion: &mut Criterion) {
             }
             for _ in &keys {
                 let key = queue.take().await;
-                queue.done(&key, ReconcileResult::Done);
+                queue.done(&key, Ok(Next::OnChange));
             }
         });
     });

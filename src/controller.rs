@@ -48,7 +48,7 @@ use crate::{
     cluster::{Cluster, Readiness, Watch},
     correction_backoff::CorrectionBackoff,
     metrics::{self, Observed, QueueLoad, QueuedKey},
-    queue::{Queue, ReconcileResult, Urgency},
+    queue::{Queue, Urgency},
     resource::{
         Key, Resource, Scope,
         conditions::Verdict,
@@ -200,7 +200,7 @@ impl<O: Operator> Controller<O> {
                         }
                         Readiness::Failing(problem) => working.spawn(controller.unwatched(key.clone(), problem)),
                         Readiness::Waiting => {
-                            shared.queue.put_back(&key, ReconcileResult::Again(LOOK_AGAIN));
+                            shared.queue.put_back(&key, Ok(Next::After(LOOK_AGAIN)));
                             continue;
                         }
                     };
@@ -373,7 +373,7 @@ impl<K: Resource> Shared<K> {
         for last in self.tombstones.take(key) {
             self.reporter.forget(&last.metadata().uid);
         }
-        self.queue.put_back(key, ReconcileResult::Done);
+        self.queue.put_back(key, Ok(Next::OnChange));
     }
 
     /// Logs the overview once, when the Stores of the operator's own kind have synced.

@@ -239,7 +239,7 @@ pub mod advanced {
             list::CHECK_BYTES_MAX,
             tap::{Step, Tap},
         },
-        queue::{Queue, ReconcileResult, Urgency},
+        queue::{Queue, Urgency},
         runtime::variables::{address, checked, names_in},
     };
 }

@@ -34,16 +34,12 @@ pub struct ReconcileError {
 }
 
 /// When an object is reconciled again after a failure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Retry {
-    /// After a backoff, which is added to the `Retry-After` of the API server, if any.
-    Backoff,
-    /// After this time and a backoff.
-    After(Duration),
-    /// After this time, or when the object or a child of it changes.
-    Recheck(Duration),
-    /// When the object or a child of it changes.
-    OnChange,
+#[derive(Clone, Copy, Debug)]
+enum Retry {
+    /// After this time, or the `Retry-After` of the API server, and a backoff.
+    Backoff(Duration),
+    /// As after a success.
+    At(Next),
     /// Nothing has failed: the reconcile ends here.
     Ended(Next),
 }
@@ -52,18 +48,18 @@ impl ReconcileError {
     /// An error after which the object is not tried again before this time, for example the `Retry-After` of another server.
     /// If its spec changes, it is tried at once.
     pub fn after(pause: Duration, error: impl Into<Box<dyn Error + Send + Sync>>) -> ReconcileError {
-        ReconcileError { source: error.into(), retry: Retry::After(pause) }
+        ReconcileError { source: error.into(), retry: Retry::Backoff(pause) }
     }
 
     /// An error of a reconcile whose next attempt does not repeat what failed, unless this time is over. The object is tried again then, or
     /// when it or a child of it changes.
     pub(crate) fn recheck(pause: Duration, error: impl Into<Box<dyn Error + Send + Sync>>) -> ReconcileError {
-        ReconcileError { source: error.into(), retry: Retry::Recheck(pause) }
+        ReconcileError { source: error.into(), retry: Retry::At(Next::After(pause)) }
     }
 
     /// An error that no retry can mend: the object is not tried again before it or a child of it changes.
     pub fn terminal(error: impl Into<Box<dyn Error + Send + Sync>>) -> ReconcileError {
-        ReconcileError { source: error.into(), retry: Retry::OnChange }
+        ReconcileError { source: error.into(), retry: Retry::At(Next::OnChange) }
     }
 
     /// No error: `?` ends a reconcile in which nothing is left to do.
@@ -75,7 +71,7 @@ impl ReconcileError {
     pub(crate) fn early_end(self) -> Result<Next, ReconcileError> {
         match self.retry {
             Retry::Ended(next) => Ok(next),
-            Retry::Backoff | Retry::After(_) | Retry::Recheck(_) | Retry::OnChange => Err(self),
+            Retry::Backoff(_) | Retry::At(_) => Err(self),
         }
     }
 
@@ -85,10 +81,13 @@ impl ReconcileError {
         self.chain().find_map(|error| error.downcast_ref())
     }
 
-    pub(crate) fn retry(&self) -> Retry {
-        match (self.retry, self.client().and_then(client::Error::retry_after)) {
-            (Retry::Backoff, Some(pause)) => Retry::After(pause),
-            (retry, _) => retry,
+    /// When to reconcile again; an error: after a backoff, which is added to this time.
+    pub(crate) fn retry(&self) -> Result<Next, Duration> {
+        match self.retry {
+            Retry::At(next) | Retry::Ended(next) => Ok(next),
+            Retry::Backoff(pause) => {
+                Err(pause.max(self.client().and_then(client::Error::retry_after).unwrap_or_default()))
+            }
         }
     }
 
@@ -106,7 +105,7 @@ impl ReconcileError {
 
 impl<E: Into<Box<dyn Error + Send + Sync>>> From<E> for ReconcileError {
     fn from(error: E) -> ReconcileError {
-        ReconcileError { source: error.into(), retry: Retry::Backoff }
+        ReconcileError { source: error.into(), retry: Retry::Backoff(Duration::ZERO) }
     }
 }
 
@@ -140,11 +139,11 @@ mod tests {
         let error = ReconcileError::from(Wrapped(inner()));
         assert!(error.client().is_some());
         assert_eq!(error.to_string(), format!("make the backup: {}", inner()));
-        assert_eq!(error.retry(), Retry::Backoff);
+        assert_eq!(error.retry(), Err(Duration::ZERO));
         assert!(ReconcileError::from("no disk").client().is_none());
-        assert_eq!(ReconcileError::terminal("no disk").retry(), Retry::OnChange);
+        assert_eq!(ReconcileError::terminal("no disk").retry(), Ok(Next::OnChange));
         let pause = Duration::from_secs(7);
-        assert_eq!(ReconcileError::recheck(pause, "taken").retry(), Retry::Recheck(pause));
-        assert_eq!(ReconcileError::after(pause, Wrapped(inner())).retry(), Retry::After(pause));
+        assert_eq!(ReconcileError::recheck(pause, "taken").retry(), Ok(Next::After(pause)));
+        assert_eq!(ReconcileError::after(pause, Wrapped(inner())).retry(), Err(pause));
     }
 }

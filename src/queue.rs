@@ -27,6 +27,7 @@ use crate::{
     backoff::Backoff,
     locked,
     metrics::{QueueLoad, QueueMetrics, QueuedKey},
+    next::Next,
     resource::Key,
 };
 
@@ -110,20 +111,6 @@ pub enum Urgency {
     Intent,
 }
 
-/// The result of a reconcile.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReconcileResult {
-    /// The key is removed until it is added again.
-    Done,
-    /// The key waits again after this time, or when it is added.
-    Again(Duration),
-    /// The key waits again after a pause, longer after each failure.
-    Failed {
-        /// The shortest pause, from the server's `Retry-After` or from the operator; otherwise zero.
-        at_least: Duration,
-    },
-}
-
 impl Queue {
     /// An empty queue, with `random` for the jitter of its pauses.
     #[must_use]
@@ -192,20 +179,21 @@ impl Queue {
         }
     }
 
-    /// Ends the processing of a key. Returns the pause before the next attempt, if it failed.
-    pub fn done(&self, key: &Key, result: ReconcileResult) -> Option<Duration> {
+    /// Ends the processing of a key. `again`: when it waits again, if it is not added before; after a failure, the shortest pause, to
+    /// which a backoff is added. Returns the pause.
+    pub fn done(&self, key: &Key, again: Result<Next, Duration>) -> Option<Duration> {
         let now = Instant::now();
         let mut state = locked(&self.state);
-        state.measure(key, result, now);
-        let pause = state.done(key, result, now);
+        state.measure(key, again, now);
+        let pause = state.done(key, again, now);
         drop(state);
         self.wake.notify_one();
         pause
     }
 
     /// [`Queue::done`] for a key that nobody has worked on: it is not measured.
-    pub(crate) fn put_back(&self, key: &Key, result: ReconcileResult) {
-        locked(&self.state).done(key, result, Instant::now());
+    pub(crate) fn put_back(&self, key: &Key, again: Result<Next, Duration>) {
+        locked(&self.state).done(key, again, Instant::now());
         self.wake.notify_one();
     }
 }
@@ -300,49 +288,48 @@ impl QueueState {
     }
 
     /// Counts the end of the processing of a key.
-    fn measure(&self, key: &Key, result: ReconcileResult, now: Instant) {
+    fn measure(&self, key: &Key, again: Result<Next, Duration>, now: Instant) {
         let Some(queued) = self.queued.get(key) else { return };
         self.metrics.works.observe(now.duration_since(queued.since).as_secs_f64());
-        if result != ReconcileResult::Done {
+        if again != Ok(Next::OnChange) {
             self.metrics.retries.inc();
         }
     }
 
-    fn done(&mut self, key: &Key, result: ReconcileResult, now: Instant) -> Option<Duration> {
+    fn done(&mut self, key: &Key, again: Result<Next, Duration>, now: Instant) -> Option<Duration> {
         let queued = self.queued.get_mut(key)?;
-        let again = match queued.state {
+        let added = match queued.state {
             KeyState::ProcessingAndDirty(urgency, since) => Some((urgency, since)),
             KeyState::Processing | KeyState::Waiting(_) | KeyState::Later(_) | KeyState::BackingOff(_) => {
                 None
             }
         };
-        let (due, pause) = match (result, again) {
-            (_, Some((urgency @ Urgency::Intent, since)))
-            | (ReconcileResult::Done | ReconcileResult::Again(_), Some((urgency, since))) => {
+        let pause = match (again, added) {
+            (_, Some((urgency @ Urgency::Intent, since))) | (Ok(_), Some((urgency, since))) => {
                 self.wait(key.clone(), urgency, since, (0, String::new()));
                 return None;
             }
-            (ReconcileResult::Done, None) => {
+            (Ok(Next::OnChange), None) => {
                 self.queued.remove(key);
                 return None;
             }
-            (ReconcileResult::Again(after), None) => {
-                let after = after.min(PAUSE_MAX);
-                let state = KeyState::Later(now + after);
+            (Ok(Next::After(pause)), None) => {
+                let pause = pause.min(PAUSE_MAX);
+                let state = KeyState::Later(now + pause);
                 *queued = Queued { state, since: now, failures: 0, problem: String::new() };
-                (now + after, None)
+                pause
             }
-            (ReconcileResult::Failed { at_least }, _) => {
+            (Err(at_least), _) => {
                 queued.failures = queued.failures.saturating_add(1);
                 let crowd = CAP_EACH.saturating_mul(u32::try_from(self.later.len()).unwrap_or(u32::MAX));
                 let backoff = Backoff { cap: crowd.clamp(BACKOFF.cap, CAP_MAX), ..BACKOFF };
                 let pause = backoff.pause(queued.failures, at_least.min(PAUSE_MAX), &mut self.random);
                 (queued.state, queued.since) = (KeyState::BackingOff(now + pause), now);
-                (now + pause, Some(pause))
+                pause
             }
         };
-        self.later.insert((due, key.clone()));
-        pause
+        self.later.insert((now + pause, key.clone()));
+        Some(pause)
     }
 }
 
@@ -370,7 +357,8 @@ mod tests {
         }
     }
 
-    const FAILED: ReconcileResult = ReconcileResult::Failed { at_least: Duration::ZERO };
+    const FAILED: Result<Next, Duration> = Err(Duration::ZERO);
+    const DONE: Result<Next, Duration> = Ok(Next::OnChange);
 
     #[tokio::test(start_paused = true)]
     async fn keys_come_once_in_order_and_changes_before_the_backlog() {
@@ -418,7 +406,7 @@ mod tests {
         queue.add(&key("d"), Urgency::Intent);
         queue.done(&key("a"), FAILED);
         queue.explain(&key("a"), "no disk");
-        queue.done(&key("b"), ReconcileResult::Again(Duration::from_secs(60)));
+        queue.done(&key("b"), Ok(Next::After(Duration::from_secs(60))));
         tokio::time::advance(Duration::from_millis(1)).await;
         let shown = queue.keys().into_iter().map(|queued| {
             let QueuedKey { key, state, since, due, failures, problem, .. } = queued;
@@ -480,9 +468,9 @@ mod tests {
         queue.add(&key("a"), Urgency::Change);
         queue.add(&key("a"), Urgency::Change);
         assert_eq!(take_now(&queue).await, None);
-        queue.done(&key("a"), ReconcileResult::Done);
+        queue.done(&key("a"), DONE);
         assert_eq!(take_now(&queue).await.as_deref(), Some("a"));
-        queue.done(&key("a"), ReconcileResult::Done);
+        queue.done(&key("a"), DONE);
         assert_eq!(take_now(&queue).await, None);
     }
 
@@ -508,7 +496,7 @@ mod tests {
             let other = key(&format!("other-{number}"));
             queue.add(&other, Urgency::Intent);
             assert_eq!(queue.take().await, other);
-            queue.done(&other, ReconcileResult::Again(PAUSE_MAX));
+            queue.done(&other, Ok(Next::After(PAUSE_MAX)));
         }
         assert_eq!(queue.take().await, key("a"));
         capped(queue.done(&key("a"), FAILED).expect("a pause"), 60);
@@ -544,7 +532,7 @@ mod tests {
         let queue = queue();
         queue.add(&key("a"), Urgency::Change);
         assert_eq!(take_now(&queue).await.as_deref(), Some("a"));
-        let pause = queue.done(&key("a"), ReconcileResult::Failed { at_least: Duration::from_secs(7) });
+        let pause = queue.done(&key("a"), Err(Duration::from_secs(7)));
         assert!(pause.is_some_and(|pause| pause >= Duration::from_secs(7)), "{pause:?}");
     }
 
@@ -552,16 +540,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_endless_pause_lasts_a_week() {
         let queue = queue();
-        for endless in
-            [ReconcileResult::Again(Duration::MAX), ReconcileResult::Failed { at_least: Duration::MAX }]
-        {
+        for endless in [Ok(Next::After(Duration::MAX)), Err(Duration::MAX)] {
             queue.add(&key("a"), Urgency::Change);
             assert_eq!(take_now(&queue).await.as_deref(), Some("a"));
             queue.done(&key("a"), endless);
             let start = Instant::now();
             assert_eq!(queue.take().await, key("a"));
             assert_eq!(start.elapsed().as_secs(), PAUSE_MAX.as_secs());
-            queue.done(&key("a"), ReconcileResult::Done);
+            queue.done(&key("a"), DONE);
         }
     }
 
@@ -570,15 +556,15 @@ mod tests {
         let queue = queue();
         queue.add(&key("a"), Urgency::Change);
         assert_eq!(take_now(&queue).await.as_deref(), Some("a"));
-        queue.done(&key("a"), ReconcileResult::Again(Duration::from_secs(30)));
+        queue.done(&key("a"), Ok(Next::After(Duration::from_secs(30))));
         assert_eq!(take_now(&queue).await, None);
         let start = Instant::now();
         assert_eq!(queue.take().await, key("a"));
         assert_eq!(start.elapsed().as_secs(), 30);
-        queue.done(&key("a"), ReconcileResult::Again(Duration::from_secs(30)));
+        queue.done(&key("a"), Ok(Next::After(Duration::from_secs(30))));
         queue.add(&key("a"), Urgency::Change);
         assert_eq!(take_now(&queue).await.as_deref(), Some("a"));
-        queue.done(&key("a"), ReconcileResult::Done);
+        queue.done(&key("a"), DONE);
         tokio::time::advance(Duration::from_secs(60)).await;
         assert_eq!(take_now(&queue).await, None);
     }
@@ -643,7 +629,7 @@ mod tests {
                     }
                     Step::Done(index) if index < in_hand.len() => {
                         let (number, again) = in_hand.remove(index);
-                        queue.done(&key(&number.to_string()), ReconcileResult::Done, now);
+                        queue.done(&key(&number.to_string()), DONE, now);
                         if let Some(urgency) = again {
                             add(&mut waiting, number, urgency);
                         }

@@ -6,12 +6,7 @@ use tokio::{task, time::Instant};
 use tracing::{debug, error, warn};
 
 use super::{LOG, Next, ReconcileError};
-use crate::{
-    metrics::ControllerMetrics,
-    next::Retry,
-    queue::{Queue, ReconcileResult},
-    resource::Key,
-};
+use crate::{metrics::ControllerMetrics, queue::Queue, resource::Key};
 
 /// The keys that workers have, and the last problem of each key.
 pub(super) struct Workers {
@@ -37,13 +32,13 @@ impl ControllerMetrics {
     /// A reconcile has ended after this time.
     fn ended(&self, time: Duration, result: &Result<Next, ReconcileError>) {
         self.time.observe(time.as_secs_f64());
-        match result.as_ref().map_err(ReconcileError::retry) {
-            Ok(Next::OnChange) | Err(Retry::Ended(_)) => self.succeeded.inc(),
+        match result {
+            Ok(Next::OnChange) => self.succeeded.inc(),
             Ok(Next::After(Duration::ZERO)) => self.requeued.inc(),
             Ok(Next::After(_)) => self.requeued_after.inc(),
-            Err(retry) => {
+            Err(error) => {
                 self.errors.inc();
-                if retry == Retry::OnChange {
+                if error.retry() == Ok(Next::OnChange) {
                     self.terminal_errors.inc();
                 }
                 self.failed.inc()
@@ -76,7 +71,7 @@ impl Workers {
             // The leadership ended. If it begins again before the next leader takes over, what was dropped is done now.
             Err(join) if join.is_cancelled() => {
                 if let Some((key, _)) = self.keys.remove(&join.id()) {
-                    queue.put_back(&key, ReconcileResult::Again(Duration::ZERO));
+                    queue.put_back(&key, Ok(Next::After(Duration::ZERO)));
                 }
                 return;
             }
@@ -91,24 +86,10 @@ impl Workers {
         };
         let Some((key, started)) = self.keys.remove(&id) else { return };
         self.metrics.ended(started.elapsed(), &result);
-        let outcome = match &result {
-            Ok(Next::OnChange) => ReconcileResult::Done,
-            Ok(Next::After(time)) => ReconcileResult::Again(*time),
-            Err(error) => match error.retry() {
-                Retry::Backoff => ReconcileResult::Failed { at_least: Duration::ZERO },
-                Retry::After(pause) => ReconcileResult::Failed { at_least: pause },
-                Retry::Recheck(pause) => ReconcileResult::Again(pause),
-                Retry::OnChange | Retry::Ended(_) => ReconcileResult::Done,
-            },
-        };
-        let pause = queue.done(&key, outcome);
+        let pause = queue.done(&key, result.as_ref().map_or_else(ReconcileError::retry, |next| Ok(*next)));
         let Err(error) = result else {
             self.problems.remove(&key);
             return;
-        };
-        let pause = match outcome {
-            ReconcileResult::Again(pause) => Some(pause),
-            ReconcileResult::Done | ReconcileResult::Failed { .. } => pause,
         };
         let retry_ms = pause.map(|pause| u64::try_from(pause.as_millis()).unwrap_or(u64::MAX));
         let problem = error.to_string();
@@ -124,8 +105,8 @@ impl Workers {
             }
             None | Some(Problem { is_warned: false, .. }) => {
                 let message = match error.retry() {
-                    Retry::OnChange | Retry::Ended(_) => "reconcile failed; waiting for a change",
-                    Retry::Backoff | Retry::After(_) | Retry::Recheck(_) => "reconcile failed; trying again",
+                    Ok(Next::OnChange) => "reconcile failed; waiting for a change",
+                    Ok(Next::After(_)) | Err(_) => "reconcile failed; trying again",
                 };
                 warn!(target: LOG, kind, %key, retry_ms, problem, "{message}");
                 true
