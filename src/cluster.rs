@@ -25,11 +25,14 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::{
-    client::{Client, DeleteOptions, Error, Leadership, Page, Part, Patch, PermitFor},
+    client::{Client, Collection, DeleteOptions, Error, Leadership, Page, Part, Patch, PermitFor},
     locked,
     metrics::Metrics,
     rbac::{self, Permission},
-    resource::{Key, ObjectMeta, Resource, Scope, list::Found},
+    resource::{
+        Key, ObjectMeta, Resource, Scope,
+        list::{Found, List},
+    },
     shard::Shard,
     store::{Budget, Change, KEPT_MIB, Listening},
     watch::{Health, Lists},
@@ -207,12 +210,14 @@ impl Cluster {
         scope: &Scope,
         mut limit: u32,
     ) -> Result<Vec<Arc<K>>, Error> {
+        let collection = Collection::of::<K>(scope)?;
         loop {
             // With `resourceVersion=1`, any state is new enough, so the API server answers from its cache. With `resourceVersion=0`
             // it would ignore the limit.
             let page = Page { version: Some("1"), limit, ..Page::default() };
             let _permit = self.client.permit(PermitFor::List { bytes_max: page.bytes_max() }).await;
-            match self.client.list_page(scope, &page).await {
+            let page = self.client.list_page(&collection, &page).await;
+            match page.and_then(|page| page.read(List::<K>::from_json)) {
                 Err(error) if error.is_too_large() && limit > 1 => limit /= 2,
                 Err(error) => return Err(error),
                 Ok(page) => return Ok(page.items.iter().filter_map(Found::readable).cloned().collect()),

@@ -130,7 +130,7 @@ pub async fn watch_collection<K: Resource>(
             NextRequest::List(page) => {
                 // This permit is held until the page is in the Store.
                 let _permit = permit;
-                match client.page_of(&collection, &page).await.inspect(|_| health.heard()) {
+                match client.list_page(&collection, &page).await.inspect(|_| health.heard()) {
                     Ok(page) => read_page(page, &mut machine, store, &collection),
                     Err(error) => Err(End::failed(&error, &collection)),
                 }

@@ -14,10 +14,7 @@ use super::{
     Answer, Body, Client, JSON, OBJECT_BYTES_MAX, Request, collection_path, error::Error,
     error_answer::not_json,
 };
-use crate::resource::{
-    Accept, Resource, Scope,
-    list::{List, version_of},
-};
+use crate::resource::{Accept, Resource, Scope, list::RawPage};
 
 /// Largest page of a list that is read. A page of 100 Deployments has some 0.5 MB. If a page is larger than this, the watch
 /// asks for fewer objects on each page, down to one.
@@ -46,7 +43,7 @@ pub(crate) const LIST_STREAM_BYTES: usize = PAGE_BYTES_MAX;
 pub struct Page<'a> {
     /// A resourceVersion; the list is not older than that. `None`: the most recent. Used for the first page only.
     pub version: Option<&'a str>,
-    /// [`List::continue_token`] of the page before. Empty: the first page.
+    /// The `metadata.continue` of the page before. Empty: the first page.
     pub continue_token: &'a str,
     /// Most objects on a page. 0: all of them on one page. A larger page than 8 MiB fails ([`Error::is_too_large`]); with a
     /// limit of 1 it may have 16 MiB, with 0 32 MiB.
@@ -77,11 +74,7 @@ pub(crate) struct PageBody {
 }
 
 impl PageBody {
-    /// The objects. Frees the bytes of the page.
-    pub(crate) fn decoded<K: Resource>(self) -> Result<List<K>, Error> {
-        self.read(List::from_json)
-    }
-
+    /// Frees the bytes of the page.
     pub(crate) fn read<T>(
         self,
         decode: impl FnOnce(&[u8]) -> Result<T, serde_json::Error>,
@@ -242,23 +235,20 @@ impl Collection {
 
 impl Client {
     /// Reads one page of a list. Sends the request again only after a 401.
-    pub(crate) async fn list_page<K: Resource>(
+    pub(crate) async fn list_page(
         &self,
-        scope: &Scope,
+        collection: &Collection,
         page: &Page<'_>,
-    ) -> Result<List<K>, Error> {
-        self.page_of(&Collection::of::<K>(scope)?, page).await?.decoded()
-    }
-
-    /// The same, of a collection of any kind.
-    pub(crate) async fn page_of(&self, collection: &Collection, page: &Page<'_>) -> Result<PageBody, Error> {
+    ) -> Result<PageBody, Error> {
         self.page_within(collection, collection.list_request(page), page.bytes_max()).await
     }
 
     /// Reads the server's present resourceVersion, by a list of one object of a kind, metadata only. Fails if that object has
     /// more than 512 KiB of metadata ([`Error::is_too_large`]).
     pub(crate) async fn latest_version(&self, collection: &Collection) -> Result<SmolStr, Error> {
-        self.page_within(collection, collection.check_request(), CHECK_BYTES_MAX).await?.read(version_of)
+        self.page_within(collection, collection.check_request(), CHECK_BYTES_MAX)
+            .await?
+            .read(|body| RawPage::from_json(body)?.version())
     }
 
     async fn page_within(

@@ -611,7 +611,8 @@ async fn a_page_of_html_is_no_list() {
     });
     let config = Config::new(&format!("http://{address}"), b"", "").expect("a config");
     let client = Client::new(config).expect("a client");
-    let error = client.list_page::<Service>(&Scope::default(), &Page::default()).await.expect_err("HTML");
+    let page = client.list_page(&services(), &Page::default()).await.expect("a page");
+    let error = page.read(RawPage::from_json).err().expect("HTML");
     assert_eq!(End::failed(&error, &services()).how, EndReason::Garbled, "{error}");
 }
 
@@ -621,8 +622,8 @@ async fn a_page_that_does_not_come_in_time_is_late() {
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = silent.local_addr().expect("an address");
     let client = Client::new(Config::new(&format!("http://{address}"), b"", "").expect("a config"));
-    let list = client.expect("a client").list_page::<Service>(&Scope::default(), &Page::default()).await;
-    let error = list.expect_err("no answer");
+    let page = client.expect("a client").list_page(&services(), &Page::default()).await;
+    let error = page.err().expect("no answer");
     assert_eq!(EndReason::of(&error), EndReason::Late, "{error}");
 }
 

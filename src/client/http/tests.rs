@@ -199,7 +199,7 @@ async fn each_request_asks_for_the_form_and_the_part_that_are_read() {
     let first = Page { continue_token: "", ..second };
     // None of the answers is what was asked for.
     for page in [whole, first, second] {
-        drop(client.list_page::<Service>(&scope, &page).await);
+        drop(client.list_page(&Collection::of::<Service>(&scope).expect("a path"), &page).await);
     }
     let scope = Scope { fields: "spec.type=x".to_owned(), ..scope };
     let collection = Collection::of::<Service>(&scope).expect("a path");
@@ -301,7 +301,8 @@ async fn an_error_names_the_verb_and_the_objects() {
     let (client, _script, _server) = client(&[down, down]).await;
     let error = client.get::<Service>(&Key::namespaced("a", "b")).await.expect_err("down");
     assert_eq!(error.to_string(), "get services/a/b: 503 Service Unavailable");
-    let error = client.list_page::<Service>(&Scope::default(), &Page::default()).await.expect_err("down");
+    let services = Collection::of::<Service>(&Scope::default()).expect("a path");
+    let error = client.list_page(&services, &Page::default()).await.err().expect("down");
     assert_eq!(error.to_string(), "list services (all namespaces): 503 Service Unavailable");
 }
 
