@@ -6,19 +6,13 @@
 //! ```
 //!
 //! Without the annotation, nothing is adopted: a user may have removed the ownerReference, to keep the child after its owner is
-//! deleted. The annotation is removed with the adoption, so a child that is released later is not adopted again.
+//! deleted. The annotation is removed with the adoption, so a child that is released later is not adopted again. A kind
+//! that leaves out its annotations cannot be adopted.
 
-use std::marker::PhantomData;
-
-use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::write;
-use crate::{
-    client::Error,
-    cluster::Cluster,
-    resource::{Accept, Key, ObjectMeta, OwnerReference, Resource},
-};
+use crate::resource::{ObjectMeta, OwnerReference, Resource};
 
 /// The annotation of a child that an `O` may adopt. Its value is `true`.
 fn annotation<O: Resource>() -> String {
@@ -34,10 +28,9 @@ pub(super) fn is_like<K: Resource>(desired: &K, live: &K) -> bool {
         && labels.iter().all(|(key, value)| metadata.labels.get(key) == Some(value))
 }
 
-/// Whether a user asks for the adoption. Reads the object: most Stores have no annotations.
-pub(super) async fn is_asked<O: Resource, K: Resource>(cluster: &Cluster, key: &Key) -> Result<bool, Error> {
-    let live = cluster.get_live::<Annotated<K>>(key).await?;
-    Ok(live.metadata.annotations.get(&annotation::<O>()) == Some("true"))
+/// Whether a user asks for the adoption.
+pub(super) fn is_asked<O: Resource>(live: &ObjectMeta) -> bool {
+    live.annotations.get(&annotation::<O>()) == Some("true")
 }
 
 /// Makes an object with the annotation a child.
@@ -65,25 +58,4 @@ pub(super) fn hint<O: Resource, K: Resource>(live: &ObjectMeta) -> String {
         live.name,
         annotation::<O>()
     )
-}
-
-/// Metadata with the annotations, which [`Meta`](crate::resource::Meta) leaves out.
-#[derive(Deserialize)]
-#[serde(bound = "")]
-struct Annotated<K> {
-    metadata: ObjectMeta,
-    #[serde(skip)]
-    kind: PhantomData<fn() -> K>,
-}
-
-impl<K: Resource> Resource for Annotated<K> {
-    const GROUP: &'static str = K::GROUP;
-    const VERSION: &'static str = K::VERSION;
-    const PLURAL: &'static str = K::PLURAL;
-    const KIND: &'static str = K::KIND;
-    const ACCEPT: Accept = Accept::MetadataOnly;
-
-    fn metadata(&self) -> &ObjectMeta {
-        &self.metadata
-    }
 }
