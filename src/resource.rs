@@ -146,6 +146,17 @@ pub(crate) fn remove_nulls(value: &mut Value) {
     }
 }
 
+/// Sets to `null` in a merge patch what it lacks: otherwise, the patch would leave it.
+pub(crate) fn remove_missing(before: &Value, patch: &mut Value) {
+    let (Value::Object(before), Value::Object(patch)) = (before, patch) else { return };
+    for (field, before) in before {
+        match patch.get_mut(field) {
+            Some(after) => remove_missing(before, after),
+            None => drop(patch.insert(field.clone(), Value::Null)),
+        }
+    }
+}
+
 /// How much of an object to ask the API server for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accept {

@@ -11,7 +11,6 @@
 #[cfg(all(test, feature = "testing"))]
 mod tests;
 
-use serde_json::Value;
 use tracing::{info, warn};
 
 use super::{
@@ -30,6 +29,7 @@ use crate::{
     resource::{
         Condition,
         conditions::{self, Verdict},
+        remove_missing,
     },
 };
 
@@ -148,16 +148,5 @@ impl<O: Reported> Reconcile<O> {
             self.event(EventType::Warning, CHANGED_BY_ADMISSION, message.to_owned());
         }
         Ok(true)
-    }
-}
-
-/// Sets to `null` in a merge patch what it lacks: otherwise, the patch would leave it.
-fn remove_missing(before: &Value, patch: &mut Value) {
-    let (Value::Object(before), Value::Object(patch)) = (before, patch) else { return };
-    for (field, before) in before {
-        match patch.get_mut(field) {
-            Some(after) => remove_missing(before, after),
-            None => drop(patch.insert(field.clone(), Value::Null)),
-        }
     }
 }

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use http::Method;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::time::{sleep, timeout};
 use tracing::{Instrument, info_span};
 
@@ -12,7 +12,7 @@ use crate::{
     client::{Client, Request},
     cluster::Readiness,
     plan::{Given, Planning},
-    resource::{Key, Resource, from_json, list::Found},
+    resource::{Key, Resource, from_json, list::Found, remove_missing},
 };
 
 /// How often to look whether the watches have synced.
@@ -155,7 +155,7 @@ async fn as_applied(client: &Client, path: &str, mut object: Value) -> Result<Va
             let live: Value = serde_json::from_slice(&live.body).map_err(|error| error.to_string())?;
             let applied = live["metadata"]["annotations"][LAST_APPLIED].as_str();
             let applied = applied.and_then(|text| serde_json::from_str(text).ok());
-            remove_what_was_applied(&mut object, &applied.unwrap_or_default());
+            remove_missing(&applied.unwrap_or_default(), &mut object);
             let body = object.to_string().into_bytes();
             Request::get(path).sends(Method::PATCH, "application/merge-patch+json", body)
         }
@@ -171,17 +171,6 @@ async fn as_applied(client: &Client, path: &str, mut object: Value) -> Result<Va
         applied["metadata"]["resourceVersion"] = "".into();
     }
     Ok(applied)
-}
-
-/// Adds a `null` to the merge patch for each field that was applied before and is no longer there.
-fn remove_what_was_applied(patch: &mut Value, applied: &Value) {
-    let (Some(patch), Some(applied)) = (patch.as_object_mut(), applied.as_object()) else { return };
-    for (field, before) in applied {
-        match patch.get_mut(field) {
-            Some(now) => remove_what_was_applied(now, before),
-            None => drop(patch.insert(field.clone(), json!(null))),
-        }
-    }
 }
 
 async fn ask(client: &Client, request: Request) -> Result<Value, String> {
