@@ -15,6 +15,9 @@ pub(super) const CHANGED_BY_ADMISSION: &str = "ChangedByAdmission";
 /// The reason while a child of a deleted owner of the same name still exists.
 const PREDECESSOR_TERMINATING: &str = "PredecessorTerminating";
 
+/// The reason while a child is replaced.
+const ROLLOUT_IN_PROGRESS: &str = "RolloutInProgress";
+
 /// Why the API server refuses a child. Retries alone do not help.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
@@ -39,18 +42,6 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// All but [`Refusal::Other`], which is also the reason if another client keeps reverting our writes.
-    const NAMED: [Refusal; 8] = [
-        Refusal::Forbidden,
-        Refusal::QuotaExceeded,
-        Refusal::AdmissionDenied,
-        Refusal::AdmissionDeniedForNow,
-        Refusal::AdmissionUnavailable,
-        Refusal::NamespaceTerminating,
-        Refusal::InvalidSpec,
-        Refusal::InternalError,
-    ];
-
     /// `None`: the error is not a refusal, and goes away with a retry.
     #[must_use]
     pub fn of(error: &Error) -> Option<Refusal> {
@@ -102,19 +93,10 @@ impl Refusal {
     /// As a condition's message: the error, and what a user can do.
     #[must_use]
     pub fn message(self, error: &Error) -> String {
-        match self {
-            Refusal::QuotaExceeded | Refusal::AdmissionDenied => {
-                let message = error.status().map_or("", |status| &status.message);
-                format!("{error}{}", remedy(message))
-            }
-            Refusal::Forbidden
-            | Refusal::AdmissionDeniedForNow
-            | Refusal::AdmissionUnavailable
-            | Refusal::NamespaceTerminating
-            | Refusal::InvalidSpec
-            | Refusal::InternalError
-            | Refusal::Other => error.to_string(),
+        if self == Refusal::AdmissionDeniedForNow {
+            return error.to_string();
         }
+        format!("{error}{}", remedy(error.status().map_or("", |status| &status.message)))
     }
 
     /// Whether a user must act. Otherwise waiting may help.
@@ -141,10 +123,10 @@ pub(super) fn remedy(message: &str) -> String {
     format!("; raise the quota {name}, or delete objects")
 }
 
-/// Whether the reason means that a child could not be written, or that its name was taken.
+/// Whether the reason of a [`Child::trouble`] means that a child could not be written, or that its name was taken. [`Refusal::Other`] is also
+/// the reason if another client keeps reverting our writes.
 pub(super) fn is_refusal(reason: &str) -> bool {
-    let refusals = Refusal::NAMED.into_iter().map(Refusal::reason);
-    refusals.chain([NAME_CONFLICT, PREDECESSOR_TERMINATING]).any(|refusal| refusal == reason)
+    reason != ROLLOUT_IN_PROGRESS && reason != Refusal::Other.reason()
 }
 
 impl<K: Resource> Child<K> {
@@ -153,7 +135,7 @@ impl<K: Resource> Child<K> {
         match self {
             Child::Kept(_) | Child::OwnerGone => None,
             Child::Awaited(Some(_)) => Some(Verdict::no(
-                "RolloutInProgress",
+                ROLLOUT_IN_PROGRESS,
                 format_smolstr!("the {} is being deleted and will be created again", K::KIND),
             )),
             Child::Awaited(None) => Some(Verdict::no(
