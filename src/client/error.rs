@@ -50,15 +50,8 @@ impl Cause {
     }
 
     pub(super) fn status(&self) -> Option<&Status> {
-        match self {
-            Cause::Refused { status, .. } => Some(status),
-            Cause::Unreachable(_)
-            | Cause::Lost(_)
-            | Cause::Late(_)
-            | Cause::Unreadable(_)
-            | Cause::TooLarge(_)
-            | Cause::Other(_) => None,
-        }
+        let Cause::Refused { status, .. } = self else { return None };
+        Some(status)
     }
 }
 
@@ -93,15 +86,8 @@ impl Error {
     /// How long the server asks us to wait, at most a minute.
     #[must_use]
     pub(crate) fn retry_after(&self) -> Option<Duration> {
-        match &self.0.cause {
-            Cause::Refused { retry_after, .. } => *retry_after,
-            Cause::Unreachable(_)
-            | Cause::Lost(_)
-            | Cause::Late(_)
-            | Cause::Unreadable(_)
-            | Cause::TooLarge(_)
-            | Cause::Other(_) => None,
-        }
+        let Cause::Refused { retry_after, .. } = &self.0.cause else { return None };
+        *retry_after
     }
 
     /// A webhook or an admission policy denied the request.
