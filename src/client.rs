@@ -264,23 +264,18 @@ impl Client {
         let other = |error: serde_json::Error| wrong(Cause::Other(error.to_string()));
         let mut body = serde_json::to_value(object).map_err(other)?;
         (body["apiVersion"], body["kind"]) = (K::api_version().into(), K::KIND.into());
+        body["metadata"]["name"] = Value::Null;
+        body["metadata"]["generateName"] = format!("{}-", key.name).into();
         let path = collection_path::<K>(key.namespace.as_deref()).map_err(wrong)?;
         let replaced = format!("{path}/{}", key.name);
-        let created = self.try_create(Request::get(path), body, &key.name).await.map_err(wrong)?;
+        let mut request = Request::get(path).sends(Method::POST, JSON, body.to_string().into_bytes());
+        request.query.push(("dryRun", "All".into()));
+        let mut created: Value = self.typed(request, OBJECT_BYTES_MAX, "object").await.map_err(wrong)?;
+        dry_run::named(&mut created, key.name.as_str().into());
         if let Some(dry_run) = &self.dry_run {
             dry_run.replaces(replaced, &created);
         }
         from_json(created.to_string().as_bytes()).map_err(other)
-    }
-
-    async fn try_create(&self, mut request: Request, mut body: Value, name: &str) -> Result<Value, Cause> {
-        body["metadata"]["name"] = Value::Null;
-        body["metadata"]["generateName"] = format!("{name}-").into();
-        request.query.push(("dryRun", "All".into()));
-        let request = request.sends(Method::POST, JSON, body.to_string().into_bytes());
-        let mut created: Value = self.typed(request, OBJECT_BYTES_MAX, "object").await?;
-        dry_run::named(&mut created, name.into());
-        Ok(created)
     }
 
     /// Changes an object. Returns the whole object.

@@ -253,16 +253,10 @@ impl PodReadiness {
 
 /// The condition `Ready` of a Pod's status.
 fn is_ready<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
-    #[derive(Default, Deserialize)]
-    #[serde(default)]
-    struct PodCondition {
-        r#type: SmolStr,
-        status: SmolStr,
-    }
     #[derive(Deserialize)]
     struct PodConditions {
         #[serde(default)]
-        conditions: Vec<PodCondition>,
+        conditions: Vec<WorkloadCondition>,
     }
     let status = PodConditions::deserialize(deserializer)?;
     Ok(status.conditions.iter().any(|one| one.r#type == "Ready" && one.status == "True"))
