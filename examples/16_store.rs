@@ -11,7 +11,7 @@
 //! Notice: The next list, which has no `b`: the Store reports that the deletion is `Inferred`.
 //! Why: The deletion of `c` came as an event: `Event`. The second time, an event changes nothing. `synced` means that a first list is complete. A controller queues the key of each Change.
 //! Break it: cargo run --example course -- 16 --fault end-watches,lines=0
-//! Source: `put` in src/store.rs; `sweep` in src/store/sweep.rs
+//! Source: `put` in src/store.rs; `sweep` in src/store.rs
 //! Embedded server: No difference.
 
 use listwatch::{resource::list::List, watch::decode::WatchEvent};

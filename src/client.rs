@@ -23,7 +23,6 @@
 mod auth;
 pub(crate) mod config;
 mod connections;
-mod credential;
 mod curl;
 mod dry_run;
 mod error;
@@ -38,7 +37,6 @@ pub(crate) mod list;
 mod no_answer;
 mod request;
 mod retry;
-mod settings;
 pub(crate) mod tap;
 mod tls;
 mod warnings;

@@ -14,7 +14,6 @@
 //!
 //! See <https://prometheus.io/docs/instrumenting/exposition_formats/>.
 
-mod observed;
 mod process;
 
 use std::{
@@ -38,8 +37,7 @@ use prometheus_client::{
 
 use smol_str::SmolStr;
 
-use crate::locked;
-pub(crate) use observed::{Observed, QueueLoad, QueuedKey, WatchState};
+use crate::{locked, resource::Key};
 
 /// The format of [`Metrics::text`].
 #[derive(Clone, Copy)]
@@ -518,4 +516,51 @@ fn queue_labels(kind: &str) -> LabelPairs<2> {
 /// As the value of a gauge.
 pub(crate) fn count(number: usize) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+/// A controller, as a scrape and `/debug/state` look at it.
+pub(crate) trait Observed: Send + Sync {
+    /// The kind of its objects.
+    fn kind(&self) -> &'static str;
+    /// The load of its workqueue.
+    fn load(&self) -> QueueLoad;
+    /// The keys in its workqueue.
+    fn queued(&self) -> Vec<QueuedKey>;
+    /// The number of its objects by the name, the status and the reason of each condition.
+    fn conditions(&self) -> BTreeMap<[SmolStr; 3], i64>;
+}
+
+/// The load of a workqueue.
+pub(crate) struct QueueLoad {
+    /// The number of keys that wait for a worker.
+    pub(crate) waiting: usize,
+    /// For each key with a worker: since when.
+    pub(crate) processing: Vec<Duration>,
+}
+
+/// A key in a workqueue.
+pub(crate) struct QueuedKey {
+    pub(crate) key: Key,
+    /// `waiting`, `processing`, `later` or `backing off`.
+    pub(crate) state: &'static str,
+    /// The time in this state.
+    pub(crate) since: Duration,
+    /// The time until it waits for a worker.
+    pub(crate) due: Option<Duration>,
+    /// Failures in a row.
+    pub(crate) failures: u32,
+    /// The last failure.
+    pub(crate) problem: String,
+}
+
+/// An open watch.
+pub(crate) struct WatchState {
+    /// `deployments.apps`
+    pub(crate) resource: String,
+    /// `synced`, `listing`, `failing` or `stuck`.
+    pub(crate) state: &'static str,
+    /// The number of objects in its Store.
+    pub(crate) objects: usize,
+    /// The time since the last line or page.
+    pub(crate) silence: Duration,
 }

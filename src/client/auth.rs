@@ -9,19 +9,19 @@
 //! <https://kubernetes.io/docs/tasks/configure-pod-container/configure-service-account/#launch-a-pod-using-service-account-token-projection>.
 
 use std::{
-    fs,
+    fmt, fs,
     io::{self, Read},
     path::{Path, PathBuf},
+    sync::Arc,
     time::{Duration, SystemTime},
 };
 
+use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
+use reqwest::header::HeaderValue;
 use tokio::{sync::Mutex, time::Instant};
 use tracing::warn;
 
-use super::{
-    credential::{Credential, SecretString},
-    exec::Plugin,
-};
+use super::exec::Plugin;
 
 /// Age at which a file is read again. client-go does so after 50 s, and the kubelet renews a token minutes before its end.
 pub(super) const FILE_AGE_MAX: Duration = Duration::from_secs(50);
@@ -32,6 +32,46 @@ const PLUGIN_AGE_MIN: Duration = Duration::from_secs(5);
 
 /// Largest file that is read: a kubeconfig of a thousand clusters has a few MB.
 const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
+
+/// A secret text: `Debug` hides it, and there is no `Display`.
+#[derive(Clone, PartialEq)]
+pub(super) struct SecretString(pub(super) String);
+
+impl fmt::Debug for SecretString {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(secret)")
+    }
+}
+
+/// The credential of one request.
+#[derive(Clone, Default, PartialEq)]
+pub(super) struct Credential {
+    pub(super) authorization: Option<HeaderValue>,
+    /// Client certificate and key from a plugin, in PEM.
+    pub(super) identity: Option<Arc<[u8]>>,
+}
+
+impl Credential {
+    pub(super) fn bearer(token: &str) -> Result<Credential, String> {
+        let token = token.trim();
+        if token.is_empty() {
+            return Err("empty".to_owned());
+        }
+        Credential::header(&format!("Bearer {token}"))
+    }
+
+    pub(super) fn basic(username: &str, password: &SecretString) -> Result<Credential, String> {
+        Credential::header(&format!("Basic {}", BASE64.encode(format!("{username}:{}", password.0))))
+    }
+
+    fn header(text: &str) -> Result<Credential, String> {
+        // The error must not quote the text.
+        let mut value =
+            HeaderValue::from_str(text).map_err(|_| "cannot stand in an HTTP header".to_owned())?;
+        value.set_sensitive(true);
+        Ok(Credential { authorization: Some(value), identity: None })
+    }
+}
 
 /// The source of the credentials.
 #[derive(Debug)]

@@ -14,8 +14,7 @@ use tracing::warn;
 use url::{Host, Url};
 
 use super::{
-    auth::{self, Login},
-    credential::SecretString,
+    auth::{self, Login, SecretString},
     error::Error,
 };
 

@@ -22,7 +22,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::{io::AsyncReadExt, process::Command, time};
 
-use super::credential::Credential;
+use super::auth::Credential;
 
 /// Longest run of a plugin. The user may have to log in with a browser; after this time, the request is obsolete.
 const RUN_MAX: Duration = Duration::from_secs(60);

@@ -36,10 +36,9 @@ use tracing::{debug, warn};
 use url::Url;
 
 use super::{
-    auth::{Credentials, Login},
+    auth::{Credential, Credentials, Login},
     config::Config,
     connections::{Connection, Connections},
-    credential::Credential,
     error::{Cause, Error},
     error_answer::refusal,
     list::Permits,

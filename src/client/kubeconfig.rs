@@ -28,9 +28,8 @@ use url::{Host, Url};
 use yaml_serde::Value;
 
 use super::{
-    auth::{self, Login},
+    auth::{self, Credential, Login, SecretString},
     config::{self, Config, KubeconfigEntries, Options, Pem, PemSource},
-    credential::{Credential, SecretString},
     error::Error,
     exec::{Hidden, Plugin, Terminal},
 };
