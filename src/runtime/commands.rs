@@ -47,20 +47,9 @@ bundle              writes a bundle for the Operator Lifecycle Manager: --versio
 #[cfg(not(feature = "bundle"))]
 const USAGE_BUNDLE: &str = "";
 
-/// The `main` of an operator that has no flags. `name` is the name of its Deployment and its roles:
-///
-/// ```text
-///   my-operator                     runs, by Runtime::from_env
-///   my-operator plan [-f FILE]      what it would write now, as diffs; exit status 1 if there is something, 2 after an error
-///   my-operator crd                 its CustomResourceDefinitions
-///   my-operator rbac [-n NAME]…     the least ClusterRole or, for these namespaces, Roles, each rule with its reason
-///   my-operator manifests           everything to install: --image IMAGE, --namespace NAME, --replicas N, --watch-namespace NAME,
-///                                   --env NAME=VALUE, --service-monitor, --network-policy
-///   my-operator bundle              writes a bundle for the Operator Lifecycle Manager, with the feature `bundle`: --version VERSION,
-///                                   --image IMAGE, and more by `my-operator help`
-///   my-operator --dev [-f FILE]…    runs with an API server in this process, its CustomResourceDefinitions, and the objects of these
-///                                   files or of sample*.yaml, and shows the writes; in a build with the feature `testing`
-/// ```
+/// The `main` of an operator that has no flags, with the commands of `my-operator help`: `plan`, `crd`, `rbac`, `manifests`, `bundle` (with the
+/// feature `bundle`) and `--dev` (with the feature `testing`). `name` is the name of its Deployment and its roles. Without a command, the
+/// operator runs, by [`Runtime::from_env`].
 pub fn main(name: &str, controllers: impl FnOnce(Runtime) -> Runtime) -> Result<(), RuntimeError> {
     let text = match OperatorCommand::parse(env::args().skip(1).collect())? {
         OperatorCommand::Run => {
