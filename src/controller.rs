@@ -26,17 +26,13 @@ mod workers;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    future::poll_fn,
-    mem,
     pin::{Pin, pin},
     sync::{Arc, Mutex, Once},
-    task::Poll,
     time::Duration,
 };
 
 use smol_str::SmolStr;
 use tokio::{
-    sync::mpsc,
     task::JoinSet,
     time::{sleep, timeout},
 };
@@ -90,8 +86,6 @@ pub struct Controller<O: Operator> {
     awaited: Vec<Box<Awaited>>,
     /// The watches that objects name.
     named: Vec<Box<NamedBy<O::Kind>>>,
-    /// The channels of [`Builder::wakes`].
-    wakes: Vec<mpsc::Receiver<Key>>,
     workers: usize,
     leadership: Leadership,
     /// Pauses before our finalizer is added again to an object from which another client keeps removing it, or removed again.
@@ -142,21 +136,12 @@ impl<O: Operator> Controller<O> {
 
     /// Reconciles until `stop` completes. Then takes no more keys, and waits at most 25 s for the running workers. When
     /// dropped, stops at once.
-    pub async fn run(mut self, stop: impl Future<Output = ()> + Send) {
-        let mut wakes = mem::take(&mut self.wakes);
+    pub async fn run(self, stop: impl Future<Output = ()> + Send) {
         let controller = Arc::new(self);
         let Controller { shared, leadership, .. } = &*controller;
         // The watch may have synced before this controller listened.
         shared.report_synced();
         let mut stop = pin!(stop);
-        let mut woken = poll_fn(move |context| {
-            for keys in &mut wakes {
-                if let Poll::Ready(Some(key)) = keys.poll_recv(context) {
-                    return Poll::Ready(key);
-                }
-            }
-            Poll::Pending
-        });
         let mut working = JoinSet::new();
         let metrics = shared.cluster.metrics().controller(O::Kind::KIND);
         metrics.workers.set(metrics::count(controller.workers));
@@ -174,15 +159,12 @@ impl<O: Operator> Controller<O> {
                 }
             }
             tokio::select! {
-                // First stop, then the leadership, then handle ended workers, then woken keys, then take a key: the order must be the
+                // First stop, then the leadership, then handle ended workers, then take a key: the order must be the
                 // same in each run of the simulation (`tests/sim`).
                 biased;
                 () = &mut stop => break,
                 () = leadership.changes(leads) => {}
                 Some(ended) = working.join_next_with_id() => workers.finished(ended, &shared.queue),
-                key = &mut woken => {
-                    shared.queue.add(&key, Urgency::Change);
-                }
                 key = shared.queue.take(), if !leads => {
                     // Their watches are open before this process leads.
                     drop(controller.readiness_of(&key, shared.objects.find(&key).as_ref()));

@@ -4,7 +4,7 @@
 //!   children, owns       objects that we control    ─► their owner
 //!   index, watches       objects of others          ─► the keys that a function finds in them
 //!   watches_each         what an object names       ─► that object
-//!   wakes                anything else              ─► the keys from a channel
+//!   waker                anything else              ─► the keys that it is called with
 //! ```
 
 use std::{
@@ -14,7 +14,6 @@ use std::{
 };
 
 use serde::Serialize;
-use tokio::sync::mpsc;
 
 use super::{
     Awaited, Cleanup, Controller, NamedBy, Operator, Reconcile, ReconcileError, Shared, Tombstones, WORKERS,
@@ -44,7 +43,6 @@ pub struct Builder<K> {
     pub(super) listening: Vec<Listening>,
     pub(super) awaited: Vec<Box<Awaited>>,
     pub(super) named: Vec<Box<NamedBy<K>>>,
-    wakes: Vec<mpsc::Receiver<Key>>,
     children: Vec<Arc<dyn OfOwner>>,
 }
 
@@ -87,7 +85,6 @@ impl<K: Resource> Builder<K> {
             listening: vec![listening],
             awaited: Vec::new(),
             named: Vec::new(),
-            wakes: Vec::new(),
             children: Vec::new(),
         };
         builder.awaits(objects);
@@ -248,10 +245,12 @@ impl<K: Resource> Builder<K> {
         self.awaited.push(Box::new(move |key| watch.readiness_for(key)));
     }
 
-    /// Also reconciles the keys that come through a channel, for changes outside the cluster: a message, a webhook, a user's
+    /// A function that has an object reconciled, for changes outside the cluster: a message, a webhook, a user's
     /// request. For changes without a notification, return [`Next::After`](super::Next::After).
-    pub fn wakes(&mut self, keys: mpsc::Receiver<Key>) {
-        self.wakes.push(keys);
+    #[must_use]
+    pub fn waker(&self) -> impl Fn(&Key) + Send + Sync + use<K> {
+        let shared = Arc::clone(&self.shared);
+        move |key| shared.queue.add(key, Urgency::Change)
     }
 
     /// The controller.
@@ -273,7 +272,7 @@ impl<K: Resource> Builder<K> {
                 self.shared.cluster.declare(Permission::of_events(reach));
             }
         }
-        let Builder { shared, listening, awaited, named, wakes, children, scopes: _ } = self;
+        let Builder { shared, listening, awaited, named, children, scopes: _ } = self;
         Controller {
             shared,
             operator,
@@ -281,7 +280,6 @@ impl<K: Resource> Builder<K> {
             _listening: listening,
             awaited,
             named,
-            wakes,
             workers: WORKERS,
             leadership: Leadership::always(),
             corrections: CorrectionBackoff::new(CORRECTIONS),

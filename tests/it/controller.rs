@@ -723,7 +723,7 @@ impl<K: Resource> Operator for Counting<K> {
 
 /// Kubernetes allows a child in a namespace an owner without one. Its changes woke nobody.
 #[tokio::test(start_paused = true)]
-async fn a_child_of_an_owner_without_a_namespace_and_a_key_from_a_channel_wake_that_owner() {
+async fn a_child_of_an_owner_without_a_namespace_and_a_waker_wake_that_owner() {
     let (_server, user) = client::server().await;
     let cluster = Cluster::new(user.client.clone(), Lists::Paged);
     let namespaces = cluster.watch::<Namespace>([Scope::default()]);
@@ -732,8 +732,7 @@ async fn a_child_of_an_owner_without_a_namespace_and_a_key_from_a_channel_wake_t
     let operator = Counting { calls, kind: PhantomData };
     let mut builder = Builder::new(&cluster, &namespaces);
     builder.owns(&config_maps);
-    let (wake, wakes) = tokio::sync::mpsc::channel(1);
-    builder.wakes(wakes);
+    let wake = builder.waker();
     let controller = builder.run_by(operator);
     let running = tokio::spawn(controller.run(future::pending()));
     seen.wait_for(|calls| calls[0] == 1).await.unwrap();
@@ -743,7 +742,7 @@ async fn a_child_of_an_owner_without_a_namespace_and_a_key_from_a_channel_wake_t
         json!({"apiVersion": "v1", "kind": "Namespace", "name": "default", "uid": uid, "controller": true});
     user.create("configmaps", &json!({"metadata": {"name": "child", "ownerReferences": [owner]}})).await;
     seen.wait_for(|calls| calls[0] == 2).await.unwrap();
-    wake.send(Key::cluster("default")).await.unwrap();
+    wake(&Key::cluster("default"));
     seen.wait_for(|calls| calls[0] == 3).await.unwrap();
     running.abort();
 }
