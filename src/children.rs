@@ -36,7 +36,7 @@ use crate::{
 };
 use by_owner::ByOwner;
 pub(crate) use by_owner::OfOwner;
-pub use from_yaml::{InvalidManifest, from_yaml};
+pub use from_yaml::from_yaml;
 use keep::Keep;
 pub use outcome::{Child, Outcome, Stage, UNSEEN_RECHECK};
 pub use pods::{PodsOf, Trouble};

@@ -16,6 +16,8 @@
 //! assert_eq!(certificate.rest.value()["spec"]["secretName"], "web-tls");
 //! ```
 
+use std::error::Error;
+
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -41,35 +43,18 @@ macro_rules! any_kind {
     };
 }
 
-/// Why a manifest is not a child.
-#[derive(Debug, thiserror::Error)]
-pub enum InvalidManifest {
-    /// It is not YAML.
-    #[error("not YAML: {0}")]
-    Yaml(#[from] listwatch_yaml::Error),
-    /// It is of another kind.
-    #[error("{0} in place of {1}")]
-    Kind(String, String),
-    /// The type lacks a field, which would be lost.
-    #[error("{1} has no field {0} here")]
-    Unknown(String, &'static str),
-    /// Its fields do not fit the type.
-    #[error("{0}")]
-    Fields(#[from] serde_json::Error),
-}
-
 /// Reads a child from YAML or JSON: in the namespace of its owner, if that has one, and controlled by it. The manifest has the label
-/// of the operator.
+/// of the operator. Fails if it is of another kind, or has a field that the type lacks, which would be lost.
 pub fn from_yaml<K: Resource + Serialize>(
     owner: &impl Resource,
     manifest: &str,
-) -> Result<K, InvalidManifest> {
-    let mut object: Value = listwatch_yaml::read(manifest)?;
+) -> Result<K, Box<dyn Error + Send + Sync>> {
+    let mut object: Value = listwatch_yaml::read(manifest).map_err(|error| format!("not YAML: {error}"))?;
     let text = |field: &str| object[field].as_str().unwrap_or_default();
     let (found, wanted) =
         (format!("{} {}", text("apiVersion"), text("kind")), format!("{} {}", K::api_version(), K::KIND));
     if found != wanted {
-        return Err(InvalidManifest::Kind(found, wanted));
+        return Err(format!("{found} in place of {wanted}").into());
     }
     if let Some(fields) = object.as_object_mut() {
         for field in ["apiVersion", "kind", "status"] {
@@ -91,7 +76,7 @@ pub fn from_yaml<K: Resource + Serialize>(
     let default = [json!({}), json!([]), json!(""), json!(false), json!(0)];
     let mut fields = object.as_object().into_iter().flatten();
     match fields.find(|(field, value)| read.get(field).is_none() && !default.contains(value)) {
-        Some((field, _)) => Err(InvalidManifest::Unknown(field.clone(), K::KIND)),
+        Some((field, _)) => Err(format!("{} has no field {field} here", K::KIND).into()),
         None => Ok(child),
     }
 }
