@@ -3,7 +3,7 @@ use serde_json::json;
 
 use super::*;
 use crate::{
-    client::{Client, Config, DeleteOptions, Request},
+    client::{Client, Config, Request},
     resource::{
         Scope, Uid,
         kinds::{Deployment, Service},
@@ -151,37 +151,6 @@ async fn a_child_is_not_replaced_if_admission_would_change_a_new_one_in_the_same
         matches!(replaced, Ok((Child::Awaited(Some(_)), None))),
         "a new one would have the selector: {replaced:?}"
     );
-}
-
-/// The first creation counted as a correction.
-#[tokio::test]
-async fn only_a_child_that_was_deleted_by_another_client_is_created_again() {
-    let (_server, client, cluster) = server().await;
-    let service = |name: &str| {
-        let metadata = json!({"name": name, "namespace": "default", "resourceVersion": ""});
-        let ports = json!([{"port": 80, "targetPort": 80, "protocol": "TCP"}]);
-        let service = json!({"metadata": metadata, "spec": {"type": "ClusterIP", "ports": ports}});
-        serde_json::from_value::<Service>(service).expect("a Service")
-    };
-    let (owner, child) = (service("web"), service("mws-web"));
-    let owned = Children::new(&cluster, &cluster.watch::<Service>([Scope::default()]));
-    let mut writes = Vec::new();
-    let error = loop {
-        let keep = owned.to_keep(&owner, &child, Stage::Settled);
-        match keep.create().await {
-            Ok((Child::Kept(live), write)) => {
-                writes.extend(write);
-                owned.last_writes.kept(&owner, keep.hash, &*live);
-                client.delete::<Service>(&live.key(), &DeleteOptions::default()).await.expect("deleted");
-            }
-            Err(failure) => break failure.error.to_string(),
-            made => panic!("{made:?}"),
-        }
-    };
-    let (name, times) = ("Service mws-web".to_owned(), 5);
-    let restored = std::iter::repeat_n(Write::Restored(name.clone()), times);
-    assert_eq!(writes, [Write::Created(name)].into_iter().chain(restored).collect::<Vec<_>>());
-    assert_eq!(error, "keep Service mws-web: another client keeps deleting it; backing off");
 }
 
 /// What admission changes in one was forgotten at a write of the other, and the pause of one paused the other.
