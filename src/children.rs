@@ -64,8 +64,6 @@ pub struct Children<K> {
     /// The writes of children whose desired state has changed again.
     changes: CorrectionBackoff,
     last_writes: Arc<LastWrites>,
-    /// The children of each owner.
-    by_owner: Arc<ByOwner<K>>,
     /// The path of a label in the selector of new children. The selector of a live child may lack this label.
     new_in_selector: Option<String>,
     /// The paths of the fields that are removed from a child if the desired one does not have them.
@@ -75,15 +73,13 @@ pub struct Children<K> {
 impl<K: Resource + Serialize> Children<K> {
     /// Manages the children in a watch.
     pub fn new(cluster: &Cluster, watch: &Watch<K>) -> Children<K> {
-        let last_writes = Arc::<LastWrites>::default();
         Children {
             cluster: cluster.clone(),
             watch: watch.clone(),
             corrections: CorrectionBackoff::new(CORRECTIONS),
             refused: Arc::default(),
             changes: CorrectionBackoff::new(CHANGES),
-            by_owner: Arc::new(ByOwner::new(cluster, watch, &last_writes)),
-            last_writes,
+            last_writes: Arc::default(),
             new_in_selector: None,
             owning: Vec::new(),
         }
@@ -126,7 +122,9 @@ impl<K: Resource + Serialize> Children<K> {
 
     /// These children, for the deletion of their owner.
     pub(crate) fn of_owner(&self) -> Arc<dyn OfOwner> {
-        Arc::clone(&self.by_owner) as _
+        let Children { cluster, watch, last_writes, .. } = self;
+        let (cluster, watch, last_writes) = (cluster.clone(), watch.clone(), Arc::clone(last_writes));
+        Arc::new(ByOwner { cluster, watch, last_writes })
     }
 
     /// A child, if it exists and is readable. It may have another owner.
