@@ -46,7 +46,8 @@ use streams::{OpenStream, OpenStreams, Stream};
 /// A client of an API server, with the Stores of its open watches. Cheap to clone.
 #[derive(Clone)]
 pub struct Cluster {
-    client: Client,
+    /// Its writes do not go into the Stores, unlike those of the Cluster.
+    pub(crate) client: Client,
     lists: Lists,
     streams: Arc<Mutex<OpenStreams>>,
     /// Of what all Stores keep.
@@ -61,7 +62,7 @@ pub struct Cluster {
     /// The resources whose objects this process converts.
     converted: Arc<Mutex<BTreeSet<String>>>,
     /// The objects that controllers reconcile.
-    shard: Shard,
+    pub(crate) shard: Shard,
 }
 
 /// Shared watches of one kind, one for each scope. Dropping the last share of a watch ends it.
@@ -154,20 +155,10 @@ impl Cluster {
         Cluster { client: self.client.led_by(leadership), ..self.clone() }
     }
 
-    /// Whether writes are only tried, for a plan.
-    pub(crate) fn only_plans(&self) -> bool {
-        self.client.only_plans()
-    }
-
     /// A cluster of whose objects the controllers reconcile only those in this shard.
     #[must_use]
     pub(crate) fn of_shard(self, shard: Shard) -> Cluster {
         Cluster { shard, ..self }
-    }
-
-    /// The objects that controllers reconcile.
-    pub(crate) fn shard(&self) -> Shard {
-        self.shard
     }
 
     /// [`Client::namespace`].
@@ -179,11 +170,6 @@ impl Cluster {
     #[must_use]
     pub fn metrics(&self) -> &Arc<Metrics> {
         self.client.metrics()
-    }
-
-    /// The connections that work.
-    pub(crate) fn connections(&self) -> usize {
-        self.client.connections()
     }
 
     /// The time of day, for timestamps in objects.
@@ -262,11 +248,6 @@ impl Cluster {
         }
     }
 
-    /// What the API server would store for an object that is created: see [`Client::create_dry_run`].
-    pub(crate) async fn create_dry_run<K: Resource + Serialize>(&self, desired: &K) -> Result<K, Error> {
-        self.client.create_dry_run(desired).await
-    }
-
     /// Applies the operations that [`diff::between`](crate::resource::diff::between) computed, if `live` is still the present
     /// version. Otherwise fails with [`Error::is_conflict`]: read again and decide again.
     pub async fn patch<K: Resource>(&self, live: &K, operations: Vec<Value>) -> Result<Arc<K>, Error> {
@@ -324,7 +305,7 @@ impl Cluster {
 
     /// Removes an object that an answer showed to be deleted, before its DELETED event comes.
     pub(crate) fn forget<K: Resource>(&self, gone: &ObjectMeta) {
-        if self.only_plans() {
+        if self.client.only_plans() {
             return;
         }
         self.streams_of::<K>(&gone.key()).iter().for_each(|stream| stream.store.removed(gone));
@@ -332,7 +313,7 @@ impl Cluster {
 
     fn remember<K: Resource>(&self, object: K) -> Arc<K> {
         let object = Arc::new(object);
-        if self.only_plans() {
+        if self.client.only_plans() {
             return object;
         }
         let key = object.key();

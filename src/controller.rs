@@ -303,7 +303,7 @@ impl<O: Operator> Controller<O> {
     /// patch changes the Store, and the next reconcile calls `reconcile`.
     async fn apply(&self, object: Arc<O::Kind>) -> Result<Next, ReconcileError> {
         if let Some(next) = self.keep_finalizer(&object).await?
-            && !self.shared.cluster.only_plans()
+            && !self.shared.cluster.client.only_plans()
         {
             return Ok(next);
         }
@@ -404,7 +404,7 @@ impl<K: Resource> Shared<K> {
             }
             Change::Deleted { last, source } => {
                 let key = last.metadata().key();
-                if self.cluster.shard().has(&last.metadata().uid) {
+                if self.cluster.shard.has(&last.metadata().uid) {
                     self.tombstones.add(key.clone(), last, *source);
                 }
                 self.queue.add(&key, Urgency::Intent);

@@ -165,7 +165,7 @@ pub(crate) fn electors(
         Some((domain, name)) => format!("{name}.{domain}"),
         None => controller.to_owned(),
     });
-    let shard = cluster.shard();
+    let shard = cluster.shard;
     if shard.is_whole() {
         let (elector, leadership) = Elector::new(cluster, settings, &name, Holder::Process, process);
         return (vec![elector], leadership);

@@ -197,7 +197,7 @@ impl<O: Resource, K: Resource + Serialize> Keep<'_, O, K> {
         if differences.iter().any(is_immutable) {
             // Admission may have changed the field when the child was created, for an earlier generation or before a restart. A dry run
             // shows the differences that a new child would have.
-            let mutated = self.learn(&cluster.create_dry_run(self.desired).await?)?;
+            let mutated = self.learn(&cluster.client.create_dry_run(self.desired).await?)?;
             differences.retain(|difference| !mutated.contains(difference));
             if differences.iter().any(is_immutable) {
                 return self.replace(live.metadata(), Some(live)).await;

@@ -105,7 +105,7 @@ impl<K: Resource> Reconcile<K> {
     /// anything outside the cluster.
     #[must_use]
     pub fn only_plans(&self) -> bool {
-        self.reporter.cluster.only_plans()
+        self.reporter.cluster.client.only_plans()
     }
 
     /// Brings a child to its desired state: creates it, patches what differs, or writes nothing. It may also be replaced, adopted, or

@@ -55,8 +55,8 @@ impl OpenStream {
     }
 }
 
-/// Whether Stores have every object.
-#[derive(Debug)]
+/// Whether Stores have every object. Of several, the last of these in this order counts.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Readiness {
     /// They have synced.
     Ready,
@@ -64,18 +64,6 @@ pub(crate) enum Readiness {
     Waiting,
     /// A watch of a Store that has not synced is forbidden, or has failed for a minute, for this reason.
     Failing(String),
-}
-
-impl Readiness {
-    pub(crate) fn and(self, other: Readiness) -> Readiness {
-        match (self, other) {
-            (Readiness::Ready, other) => other,
-            (Readiness::Failing(problem), _) | (Readiness::Waiting, Readiness::Failing(problem)) => {
-                Readiness::Failing(problem)
-            }
-            (Readiness::Waiting, Readiness::Ready | Readiness::Waiting) => Readiness::Waiting,
-        }
-    }
 }
 
 /// One running watch and its Store. Dropping it ends the watch.
@@ -246,5 +234,5 @@ fn readiness<'a, K: Resource>(streams: impl Iterator<Item = &'a Arc<Stream<K>>>)
         }
         stream.health.lasting_problem().map_or(Readiness::Waiting, Readiness::Failing)
     };
-    streams.map(of).fold(Readiness::Ready, Readiness::and)
+    streams.map(of).max().unwrap_or(Readiness::Ready)
 }

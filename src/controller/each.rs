@@ -103,7 +103,7 @@ impl<K: Resource> Each<K> {
             close(key, before.iter().filter(|scope| !scopes.contains(scope)), watches);
         }
         let of = |scope: &Scope| watches[scope].watch.readiness();
-        scopes.iter().map(of).fold(Readiness::Ready, Readiness::and)
+        scopes.iter().map(of).max().unwrap_or(Readiness::Ready)
     }
 
     /// Closes the watches of a deleted object.

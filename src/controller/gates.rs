@@ -56,7 +56,7 @@ pub(super) enum Due<K> {
 impl<O: Operator> Controller<O> {
     /// Whether this process reconciles an object, as far as its content is known.
     pub(super) fn is_ours(&self, found: &Found<O::Kind>) -> bool {
-        self.shared.cluster.shard().has(&found.metadata().uid)
+        self.shared.cluster.shard.has(&found.metadata().uid)
             && found.readable().is_none_or(|object| self.operator.serves(object))
     }
 
@@ -93,7 +93,7 @@ impl<O: Operator> Controller<O> {
     /// Whether the watches that matter for the key have synced, with those that its object names, which are opened.
     pub(super) fn readiness_of(&self, key: &Key, found: Option<&Found<O::Kind>>) -> Readiness {
         let all = self.awaited.iter().map(|awaited| awaited(key));
-        let readiness = all.fold(Readiness::Ready, Readiness::and);
+        let readiness = all.max().unwrap_or(Readiness::Ready);
         let due = self.due(found);
         let object = match &due {
             Due::Pause(object) | Due::Reconcile(object) => Some(&**object),
@@ -101,7 +101,7 @@ impl<O: Operator> Controller<O> {
             // It keeps those that it named before.
             Due::Read(_) | Due::Unreadable(_) => return readiness,
         };
-        self.named.iter().fold(readiness, |readiness, named| readiness.and(named(key, object)))
+        self.named.iter().fold(readiness, |readiness, named| readiness.max(named(key, object)))
     }
 
     /// The task of one worker: reports that an object cannot be reconciled, because a watch that it needs is failing.

@@ -31,5 +31,5 @@ fn metrics(cluster: &Cluster, format: TextFormat) -> Result<String, std::fmt::Er
         resource: watch.resource,
         objects: watch.objects,
     });
-    cluster.metrics().text(format, watches.collect(), cluster.connections())
+    cluster.metrics().text(format, watches.collect(), cluster.client.connections())
 }
