@@ -30,7 +30,7 @@ impl Noting {
     /// The calls of the last ten seconds.
     async fn calls(&self) -> Vec<String> {
         sleep(Duration::from_secs(10)).await;
-        let mut calls = mem::take(&mut *locked(&self.calls));
+        let mut calls = std::mem::take(&mut *locked(&self.calls));
         calls.sort();
         calls
     }
