@@ -18,11 +18,11 @@ pub(crate) mod refusal;
 mod refused_writes;
 mod reconcile;
 mod report;
-pub(crate) mod reported;
-mod reporter;
+pub(crate) mod status;
+mod events;
 pub(crate) mod rollout_conditions;
 mod reset;
-mod statuses;
+mod unreconciled;
 mod write;
 
 use std::sync::Arc;
@@ -36,6 +36,7 @@ use crate::{
 };
 use by_owner::ByOwner;
 pub(crate) use by_owner::OfOwner;
+pub(crate) use events::Reporter;
 pub use from_yaml::from_yaml;
 use keep::Keep;
 pub use outcome::{Child, Outcome, Stage, UNSEEN_RECHECK};
@@ -43,10 +44,9 @@ pub use pods::{PodsOf, Trouble};
 pub use reconcile::Reconcile;
 pub use refusal::Refusal;
 use refused_writes::RefusedWrites;
-pub use reported::{Conditions, ObservedState, Reported};
-pub(crate) use reporter::Reporter;
 pub use rollout_conditions::{Rollout, Workload};
-pub(crate) use statuses::{FINALIZER_REMOVED, OPERATOR_FAILED, PAUSED, Statuses, WATCH_FAILED};
+pub use status::{Conditions, ObservedState, Reported};
+pub(crate) use unreconciled::{FINALIZER_REMOVED, OPERATOR_FAILED, PAUSED, Statuses, WATCH_FAILED};
 use write::LastWrites;
 pub use write::Write;
 

@@ -12,7 +12,7 @@ use super::{
     LOG, UNSEEN_RECHECK, Write,
     pods::Looks,
     refused_writes::RefusedWrites,
-    reported::{Reported, Unreadable},
+    status::{Reported, Unreadable},
 };
 use crate::{
     client::Error,

@@ -7,7 +7,7 @@ use smol_str::format_smolstr;
 
 use super::{
     refusal::{CHANGED_BY_ADMISSION, is_refusal},
-    reported::{ObservedState, Reported},
+    status::{ObservedState, Reported},
     write::Write,
 };
 use crate::{

@@ -22,7 +22,7 @@ use smol_str::SmolStr;
 use tokio::time::{Instant, timeout};
 use tracing::{debug, warn};
 
-use super::reported::Reported;
+use super::status::Reported;
 use crate::{
     cluster::Cluster,
     locked,

@@ -22,11 +22,11 @@ use serde_json::Value;
 
 use super::{
     Children,
+    events::Reporter,
     keep::{self, is_wanted},
     outcome::{Child, Failure, Outcome, Outcomes, Stage, Step, UNSEEN_RECHECK},
     refusal::Refusal,
-    reported::Reported,
-    reporter::Reporter,
+    status::Reported,
     write::{self, Write},
 };
 use crate::{

@@ -15,13 +15,13 @@ use tracing::{info, warn};
 
 use super::{
     Child, LOG, UNSEEN_RECHECK,
+    events::Reporter,
     keep::is_wanted,
     pods::{PodsOf, Trouble},
     reconcile::Reconcile,
     refusal::{CHANGED_BY_ADMISSION, NAME_CONFLICT, Refusal},
-    reported::{ObservedState, Reported, with_conditions},
-    reporter::Reporter,
     rollout_conditions::{self, Rollout, Workload},
+    status::{ObservedState, Reported, with_conditions},
 };
 use crate::{
     cluster::EventType,

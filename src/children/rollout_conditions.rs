@@ -12,7 +12,7 @@ use super::{
     Child,
     pods::Trouble,
     refusal::{CHANGED_BY_ADMISSION, remedy},
-    reported::ObservedState,
+    status::ObservedState,
 };
 use crate::{
     next::Next,

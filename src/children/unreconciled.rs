@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, pin::Pin};
 use smol_str::SmolStr;
 use tracing::info;
 
-use super::{LOG, Stage, reconcile::Reconcile, refusal::Refusal, reported::Reported, reporter::Reporter};
+use super::{LOG, Stage, events::Reporter, reconcile::Reconcile, refusal::Refusal, status::Reported};
 use crate::{
     cluster::Watch,
     next::ReconcileError,
