@@ -46,7 +46,7 @@ use crate::{
     metrics::{self, Observed, QueueLoad, QueuedKey},
     queue::{Queue, Urgency},
     resource::{
-        Key, Resource, Scope,
+        Key, ObjectMeta, Resource, Scope,
         conditions::Verdict,
         list::{Found, Partial, PartialCause},
         paused,
@@ -56,6 +56,7 @@ use crate::{
 };
 pub use builder::Builder;
 use deletions::Tombstones;
+pub use each::Named;
 use each::NamedBy;
 use gates::{Awaited, Due, LOOK_AGAIN};
 pub use operator::{Cleanup, Operator};
@@ -240,7 +241,11 @@ impl<O: Operator> Controller<O> {
     async fn reconcile(&self, key: &Key, version: Option<SmolStr>) -> Result<Next, ReconcileError> {
         // If this fails, the new object with that name is still reconciled, so that its status shows problems.
         let deleted = self.reconcile_deleted(key).await;
-        let mut found = self.shared.objects.find(key);
+        let found = self.shared.objects.find(key);
+        if version_of(found.as_ref()) != version {
+            // The object has changed since that check, and may need other watches now.
+            return Ok(Next::After(Duration::ZERO));
+        }
         let mut due = self.due(found.as_ref());
         let mut _permit = None;
         if let Due::Read(partial) = &due {
@@ -251,23 +256,21 @@ impl<O: Operator> Controller<O> {
                 };
                 _permit = Some(permit);
             }
-            match self.shared.cluster.get_live(key).await {
+            let live = match self.shared.cluster.get_live(key).await {
                 Err(error) if error.is_not_found() => return deleted.map(|()| Next::OnChange),
                 // It does not decode, either.
                 Err(error) if error.code().is_none() && Refusal::of(&error).is_some() => {
-                    let partial = Partial { cause: PartialCause::Undecodable, ..Partial::clone(partial) };
-                    found = Some(Found::Partial(Arc::new(partial)));
+                    Found::Partial(Arc::new(Partial {
+                        cause: PartialCause::Undecodable,
+                        ..Partial::clone(partial)
+                    }))
                 }
-                live => found = Some(Found::Readable(live?)),
-            }
-            due = self.due(found.as_ref());
-            if version_of(found.as_ref()) != version {
+                live => Found::Readable(live?),
+            };
+            if version_of(Some(&live)) != version {
                 return deleted.map(|()| Next::After(LOOK_AGAIN));
             }
-        }
-        if version_of(found.as_ref()) != version {
-            // The object has changed since that check, and may need other watches now.
-            return Ok(Next::After(Duration::ZERO));
+            due = self.due(Some(&live));
         }
         let next = self.reconcile_due(key, due).await;
         next.and_then(|next| deleted.map(|()| next))
@@ -412,5 +415,34 @@ impl<K: Resource> Shared<K> {
             Change::Synced => self.release(scope),
             Change::Forbidden => {}
         }
+    }
+
+    /// Adds the keys of an object of another kind, as it was before a change and as it is after it, to the queue.
+    fn other_changed<C: Resource, I: IntoIterator<Item = Key>>(
+        &self,
+        scope: &Scope,
+        change: &Change<C>,
+        keys_of: &impl Fn(&Found<C>) -> I,
+    ) {
+        let seen = match change {
+            Change::Applied { before, after } => [before.as_ref(), Some(after)],
+            Change::Deleted { last, .. } => [Some(last), None],
+            Change::Synced => return self.release(scope),
+            // Reconciles go on with the objects that the Store has.
+            Change::Forbidden => return,
+        };
+        for key in seen.into_iter().flatten().flat_map(keys_of) {
+            self.queue.add(&key, Urgency::Change);
+        }
+    }
+
+    /// The key of our object that controls a child.
+    fn owner_of(&self, child: &ObjectMeta) -> Option<Key> {
+        let owner = child.controller().filter(|owner| owner.is_a::<K>())?;
+        // The owner is in the namespace of the child, or has none.
+        let cluster = Key::cluster(&owner.name);
+        let has_none = self.objects.find(&cluster).is_some();
+        let namespace = child.namespace.clone().filter(|_| !has_none);
+        Some(Key { namespace, ..cluster })
     }
 }

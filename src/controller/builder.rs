@@ -3,7 +3,7 @@
 //! ```text
 //!   children, owns       objects that we control    ─► their owner
 //!   index, watches       objects of others          ─► the keys that a function finds in them
-//!   watches_each         what an object names       ─► that object
+//!   named, watches_each  what an object names       ─► that object
 //!   waker                anything else              ─► the keys that it is called with
 //! ```
 
@@ -193,38 +193,15 @@ impl<K: Resource> Builder<K> {
         keys_of: impl Fn(&Found<C>) -> I + Send + Sync + 'static,
     ) {
         let (shared, keys_of) = (Arc::clone(&self.shared), Arc::new(keys_of));
-        let listening = watch.listen(move |scope, change| {
-            let seen = match change {
-                Change::Applied { before, after } => [before.as_ref(), Some(after)],
-                Change::Deleted { last, .. } => [Some(last), None],
-                Change::Synced => {
-                    shared.release(scope);
-                    [None, None]
-                }
-                // Reconciles go on with the objects that the Store has.
-                Change::Forbidden => [None, None],
-            };
-            for found in seen.into_iter().flatten() {
-                for key in keys_of(found) {
-                    shared.queue.add(&key, Urgency::Change);
-                }
-            }
-        });
+        let listening = watch.listen(move |scope, change| shared.other_changed(scope, change, &*keys_of));
         self.listening.push(listening);
     }
 
     /// [`Builder::watches`] for objects whose controller ownerReference names one of our objects.
     pub fn owns<C: Resource>(&mut self, watch: &Watch<C>) {
         self.declares::<C>(watch, WATCHES, WHY_WATCHED);
-        let objects = self.shared.objects.clone();
-        self.hears(watch, move |child| {
-            let owner = child.metadata().controller().filter(|owner| owner.is_a::<K>())?;
-            // The owner is in the namespace of the child, or has none.
-            let cluster = Key::cluster(&owner.name);
-            let has_none = objects.find(&cluster).is_some();
-            let namespace = child.metadata().namespace.clone().filter(|_| !has_none);
-            Some(Key { namespace, ..cluster })
-        });
+        let shared = Arc::clone(&self.shared);
+        self.hears(watch, move |child| shared.owner_of(child.metadata()));
         self.awaits(watch);
     }
 

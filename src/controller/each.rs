@@ -9,6 +9,7 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
+    marker::PhantomData,
     sync::{Arc, Mutex},
 };
 
@@ -27,7 +28,33 @@ use crate::{
 /// Opens the watches that an object names now, and closes those that it named before. Without the object, closes all of them.
 pub(super) type NamedBy<K> = dyn Fn(&Key, Option<&K>) -> Readiness + Send + Sync;
 
+/// Objects that each of our objects names. [`Builder::named`] makes it.
+pub struct Named<C> {
+    cluster: Cluster,
+    kind: PhantomData<fn() -> C>,
+}
+
+impl<C: Resource> Named<C> {
+    /// The object with this key, one that the reconciled object names. `None`: there is none.
+    #[must_use]
+    pub fn get(&self, key: &Key) -> Option<Arc<C>> {
+        self.cluster.watch::<C>([Scope::one(key)]).get(key)
+    }
+}
+
 impl<K: Resource> Builder<K> {
+    /// The objects that each of our objects names by their keys, such as the Secret in its spec. Each is watched alone, as long as an
+    /// object names it: see [`Builder::watches_each`].
+    pub fn named<C: Resource, I: IntoIterator<Item = Key>>(
+        &mut self,
+        keys_of: impl Fn(&K) -> I + Send + Sync + 'static,
+    ) -> Named<C> {
+        self.watches_each::<C>(move |object| {
+            keys_of(object).into_iter().map(|key| Scope::one(&key)).collect()
+        });
+        Named { cluster: self.shared.cluster.clone(), kind: PhantomData }
+    }
+
     /// Also watches, for each object, the scopes that `scopes` returns for it. Watches of the same scope are shared,
     /// and end with the last object that needs them. The object is reconciled after these watches have synced, and
     /// again after each change in them. While one of them is forbidden, or fails before its first sync, its status says so.
@@ -73,11 +100,11 @@ struct Each<K> {
 struct Open<K> {
     /// The scopes that each object names.
     named: HashMap<Key, Vec<Scope>>,
-    watches: HashMap<Scope, Named<K>>,
+    watches: HashMap<Scope, Opened<K>>,
 }
 
 /// An open watch, and the objects that name it.
-struct Named<K> {
+struct Opened<K> {
     watch: Watch<K>,
     by: Arc<Mutex<BTreeSet<Key>>>,
     _listening: Listening,
@@ -113,7 +140,7 @@ impl<K: Resource> Each<K> {
         close(key, before.iter(), &mut open.watches);
     }
 
-    fn open(&self, scope: &Scope) -> Named<K> {
+    fn open(&self, scope: &Scope) -> Opened<K> {
         let watch = self.cluster.watch_keeping([scope.clone()], &self.kept);
         let by = Arc::<Mutex<BTreeSet<Key>>>::default();
         let (keys, wake, store) = (Arc::clone(&by), Arc::clone(&self.wake), watch.clone());
@@ -123,11 +150,11 @@ impl<K: Resource> Each<K> {
                 locked(&keys).iter().for_each(|key| wake(key));
             }
         });
-        Named { watch, by, _listening }
+        Opened { watch, by, _listening }
     }
 }
 
-fn close<'a, K>(key: &Key, scopes: impl Iterator<Item = &'a Scope>, watches: &mut HashMap<Scope, Named<K>>) {
+fn close<'a, K>(key: &Key, scopes: impl Iterator<Item = &'a Scope>, watches: &mut HashMap<Scope, Opened<K>>) {
     for scope in scopes {
         let Some(watch) = watches.get(scope) else { continue };
         locked(&watch.by).remove(key);

@@ -3,12 +3,12 @@
 
 use listwatch::{
     children::{Children, ObservedState},
-    cluster::{Cluster, Watch},
-    controller::{Controller, Next, Operator, Reconcile, ReconcileError},
+    cluster::Watch,
+    controller::{Controller, Named, Next, Operator, Reconcile, ReconcileError},
     crd,
     rbac::Verb,
     resource::{
-        Condition, INSTANCE, Key, LabelSelector, Labels, MANAGED_BY, ObjectMeta, Scope, conditions::Verdict,
+        Condition, INSTANCE, Key, LabelSelector, Labels, MANAGED_BY, ObjectMeta, conditions::Verdict,
         kinds::*,
     },
     runtime::{self, RuntimeError, Setup},
@@ -102,8 +102,8 @@ fn deployment(site: &Site, secret: &Secret, replicas: i32) -> Deployment {
 }
 
 struct Sites {
-    cluster: Cluster,
     deployments: Children<Deployment>,
+    secrets: Named<Secret>,
     policies: Watch<SitePolicy>,
 }
 
@@ -112,7 +112,7 @@ impl Operator for Sites {
 
     async fn reconcile(&self, site: Reconcile<Site>) -> Result<Next, ReconcileError> {
         let key = secret_of(&site);
-        let Some(secret) = self.cluster.watch::<Secret>([Scope::one(&key)]).get(&key) else {
+        let Some(secret) = self.secrets.get(&key) else {
             let missing = Verdict::no("SecretMissing", format!("there is no Secret {}", key.name));
             let others = vec![("SecretFound", missing.clone())];
             let state = ObservedState { others, ..missing.into() };
@@ -133,15 +133,15 @@ impl Operator for Sites {
 fn controller(setup: &Setup) -> Controller<Sites> {
     let mut sites = setup.kind::<Site>(OPERATOR);
     sites.needs::<Pod>(&[Verb::List], "To report why the Pods do not run.");
-    sites.watches_each::<Secret>(|site| vec![Scope::one(&secret_of(site))]);
+    let secrets = sites.named(|site| [secret_of(site)]);
     let policies = setup.cluster.watch::<SitePolicy>(setup.scopes(""));
     let all = sites.objects().clone();
     sites.watches(&policies, move |policy: &SitePolicy| {
         let namespace = policy.metadata.namespace.clone();
         all.keys().into_iter().filter(move |site| site.namespace == namespace)
     });
-    let (cluster, deployments) = (setup.cluster.clone(), sites.children());
-    sites.run_by(Sites { cluster, deployments, policies })
+    let deployments = sites.children();
+    sites.run_by(Sites { deployments, secrets, policies })
 }
 
 fn main() -> Result<(), RuntimeError> {
