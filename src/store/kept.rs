@@ -144,10 +144,13 @@ impl<K: Resource> Kept<K> {
 impl<K> Kept<K> {
     /// An object in this namespace no longer takes these bytes.
     pub(super) fn give_back(&self, namespace: Option<&SmolStr>, bytes: u32) {
-        if let Some(budget) = &self.budget
-            && bytes > 0
-        {
-            budget.give_back(namespace, bytes as usize);
+        let Some(budget) = self.budget.as_ref().filter(|_| bytes > 0) else { return };
+        let (mut used, bytes) = (locked(&budget.used), bytes as usize);
+        let namespace = namespace.cloned().unwrap_or_default();
+        used.all -= bytes;
+        match used.by_namespace.get_mut(&namespace) {
+            Some(left) if *left > bytes => *left -= bytes,
+            Some(_) | None => drop(used.by_namespace.remove(&namespace)),
         }
     }
 }
@@ -277,16 +280,6 @@ impl Budget {
         used.all += bytes;
         *used.by_namespace.entry(namespace).or_default() += bytes;
         Ok(counted)
-    }
-
-    fn give_back(&self, namespace: Option<&SmolStr>, bytes: usize) {
-        let mut used = locked(&self.used);
-        let namespace = namespace.cloned().unwrap_or_default();
-        used.all -= bytes;
-        match used.by_namespace.get_mut(&namespace) {
-            Some(left) if *left > bytes => *left -= bytes,
-            Some(_) | None => drop(used.by_namespace.remove(&namespace)),
-        }
     }
 }
 
