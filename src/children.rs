@@ -64,6 +64,8 @@ pub struct Children<K> {
     /// The writes of children whose desired state has changed again.
     changes: CorrectionBackoff,
     last_writes: Arc<LastWrites>,
+    /// The children of each owner.
+    by_owner: Arc<ByOwner<K>>,
     /// The path of a label in the selector of new children. The selector of a live child may lack this label.
     new_in_selector: Option<String>,
     /// The paths of the fields that are removed from a child if the desired one does not have them.
@@ -73,13 +75,15 @@ pub struct Children<K> {
 impl<K: Resource + Serialize> Children<K> {
     /// Manages the children in a watch.
     pub fn new(cluster: &Cluster, watch: &Watch<K>) -> Children<K> {
+        let last_writes = Arc::<LastWrites>::default();
         Children {
             cluster: cluster.clone(),
             watch: watch.clone(),
             corrections: CorrectionBackoff::new(CORRECTIONS),
             refused: Arc::default(),
             changes: CorrectionBackoff::new(CHANGES),
-            last_writes: Arc::default(),
+            by_owner: Arc::new(ByOwner::new(cluster, watch, &last_writes)),
+            last_writes,
             new_in_selector: None,
             owning: Vec::new(),
         }
@@ -122,9 +126,7 @@ impl<K: Resource + Serialize> Children<K> {
 
     /// These children, for the deletion of their owner.
     pub(crate) fn of_owner(&self) -> Arc<dyn OfOwner> {
-        let Children { cluster, watch, last_writes, .. } = self;
-        let (cluster, watch, last_writes) = (cluster.clone(), watch.clone(), Arc::clone(last_writes));
-        Arc::new(ByOwner { cluster, watch, last_writes })
+        Arc::clone(&self.by_owner) as _
     }
 
     /// A child, if it exists and is readable. It may have another owner.

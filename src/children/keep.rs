@@ -397,7 +397,7 @@ pub(super) async fn discard<O: Resource, K: Resource>(
     stage: Stage,
 ) -> Result<(), Error> {
     let Children { cluster, watch, last_writes, .. } = children;
-    last_writes.forget(&owner.metadata().uid, key);
+    last_writes.forget(owner, key);
     let is_changed = matches!(stage, Stage::New | Stage::Changed) && owner.metadata().generation > 1;
     let metadata = match watch.find(key) {
         Some(child) => child.metadata().clone(),

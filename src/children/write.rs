@@ -154,15 +154,22 @@ impl LastWrites {
     }
 
     /// Forgets a child that is deleted.
-    pub(super) fn forget(&self, owner: &Uid, child: &Key) {
-        locked(&self.known).remove(&(owner.clone(), child.clone()));
+    pub(super) fn forget<O: Resource>(&self, owner: &O, child: &Key) {
+        locked(&self.known).remove(&(owner.metadata().uid.clone(), child.clone()));
     }
 
-    /// The keys of the children of an owner.
-    pub(super) fn children_of(&self, owner: &Uid) -> Vec<Key> {
-        let (known, first) = (locked(&self.known), (owner.clone(), Key::cluster("")));
-        let of_owner = known.range(first..).map_while(|((of, key), _)| (of == owner).then_some(key));
-        of_owner.cloned().collect()
+    /// Forgets the children of a deleted owner.
+    pub(super) fn forget_all(&self, owner: &Uid) {
+        let mut known = locked(&self.known);
+        let first = (owner.clone(), Key::cluster(""));
+        let children: Vec<_> = known
+            .range(first..)
+            .map(|(child, _)| child.clone())
+            .take_while(|child| child.0 == *owner)
+            .collect();
+        for child in children {
+            known.remove(&child);
+        }
     }
 
     /// The fields that admission changed, as texts for the status.
@@ -251,17 +258,29 @@ mod tests {
     }
 
     #[test]
-    fn the_children_of_an_owner_are_known_and_no_others() {
-        let writes = LastWrites::default();
-        let keys = [Key::cluster("a"), Key::namespaced("", "a"), Key::namespaced("b", "a")];
-        for uid in ["u1", "u2", "u3"] {
-            let metadata = ObjectMeta { uid: uid.into(), ..ObjectMeta::default() };
-            let owner = Service { metadata, ..Service::default() };
-            keys.iter().for_each(|key| writes.learn(&owner, key, Vec::new()));
+    fn the_children_of_a_deleted_owner_are_forgotten_and_no_others() {
+        let owner = |uid: &str| Service {
+            metadata: ObjectMeta { uid: uid.into(), ..ObjectMeta::default() },
+            ..Service::default()
+        };
+        let child = |namespace: Option<&str>| {
+            let metadata = ObjectMeta {
+                name: "a".into(),
+                namespace: namespace.map(Into::into),
+                ..ObjectMeta::default()
+            };
+            Service { metadata, ..Service::default() }
+        };
+        let (writes, children) = (LastWrites::default(), [None, Some(""), Some("b"), Some("c")].map(child));
+        let known =
+            |uid: &str| children.iter().filter(|child| writes.had(&owner(uid), &child.key(), 1)).count();
+        for (uid, child) in
+            ["u1", "u2", "u3"].iter().flat_map(|uid| children.iter().map(move |child| (uid, child)))
+        {
+            writes.kept(&owner(uid), 1, child);
         }
-        assert_eq!(writes.children_of(&"u2".into()), keys);
-        writes.forget(&"u2".into(), &keys[1]);
-        assert_eq!(["u1", "u2", "u4"].map(|uid| writes.children_of(&uid.into()).len()), [3, 2, 0]);
+        writes.forget_all(&"u2".into());
+        assert_eq!(["u1", "u2", "u3"].map(known), [4, 0, 4]);
     }
 
     #[test]
