@@ -112,7 +112,7 @@ const NO_REASONS: &[&str] = &[
 #[test]
 fn conditions_md_has_exactly_the_reasons_of_the_source() {
     let mut used = BTreeSet::new();
-    let children = ["outcome", "pods", "refusal", "report", "reporter", "rollout_conditions", "statuses"]
+    let children = ["events", "outcome", "pods", "refusal", "report", "rollout_conditions", "unreconciled"]
         .map(|file| format!("src/children/{file}.rs"));
     let own = ["operators/src/mywebserver.rs", "src/resource/conditions.rs"].map(str::to_owned);
     for file in children.into_iter().chain(own) {
