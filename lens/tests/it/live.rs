@@ -304,6 +304,25 @@ async fn a_check_of_the_scorecard_runs_beside_the_operator() {
 }
 
 #[tokio::test]
+async fn a_person_runs_a_check_and_reads_its_result() {
+    in_browser(async |chromium| {
+        shown("", async |page, _| {
+            chromium.visit(&page.address).await;
+            chromium.click("#controls details:has([name=check]) > summary").await;
+            chromium.click("#controls [name=check]").await;
+            chromium.press(&format!("converges{ENTER}")).await;
+            chromium.click("#controls form:has([name=check]) button").await;
+            let report = "document.querySelector('#controls details:has([name=check]) pre').textContent";
+            let report = chromium.until(&format!("{report}.includes('converges') && {report}")).await;
+            assert!(report.as_str().unwrap().starts_with("pass  converges "), "{report}");
+            assert_eq!(chromium.complaints().await, json!([]));
+        })
+        .await;
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_page_shows_what_passes_through_a_proxy_and_stops_nothing() {
     let server = ApiServer::start(Options::default()).await.unwrap();
     let config = Config::new(&server.url(), server.ca_pem().as_bytes(), server.token()).unwrap();
