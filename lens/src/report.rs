@@ -162,6 +162,7 @@ fn reason(recording: &Recording, why: &Why<'_>) -> String {
     let words = cause.words(recording);
     match (cause.relation, why.events) {
         (Relation::Unrelated, _) => format!("perhaps {words}, which has nothing to do with it: or a timer"),
+        _ if why.can_share_cause_with(cause) => format!("likely {words}, or what caused that write"),
         (_, 1) => format!("{words}: the only event {since}"),
         (..) => format!("likely {words}"),
     }

@@ -55,6 +55,8 @@ pub(crate) enum Since {
 pub(crate) struct Cause<'a> {
     pub(crate) event: &'a Event,
     pub(crate) source: Source,
+    /// The request of the client that the event shows.
+    pub(crate) own: Option<&'a Request>,
     pub(crate) relation: Relation,
     /// From the event to the request.
     pub(crate) took: Duration,
@@ -132,6 +134,7 @@ pub(crate) fn writes<'a>(recording: &'a Recording, client: &str) -> Vec<Why<'a>>
         let causes = earlier.map(|event| Cause {
             event,
             source: source(recording, event, client),
+            own: own_request(recording, event, client),
             relation: relation(&families, &object, &event.object),
             took: between(event.time, request.received),
         });
@@ -146,6 +149,17 @@ pub(crate) fn writes<'a>(recording: &'a Recording, client: &str) -> Vec<Why<'a>>
         writes.push(Why { request, write, object, causes, events: window.len(), since, is_retry, has_watch });
     }
     writes
+}
+
+impl Why<'_> {
+    /// Whether a cause is a write of the client that is not like this one: then one event may have caused both. Alike ones are rather a loop.
+    pub(crate) fn can_share_cause_with(&self, cause: &Cause<'_>) -> bool {
+        let is_alike = |own: &Request| {
+            (own.verb(), &own.subresource) == (self.request.verb(), &self.request.subresource)
+                && cause.event.object == self.object
+        };
+        cause.own.is_some_and(|own| !is_alike(own))
+    }
 }
 
 impl Cause<'_> {
@@ -189,6 +203,11 @@ fn source(recording: &Recording, event: &Event, client: &str) -> Source {
         Some(request) if is_component(&request.user) => Source::Controller,
         Some(_) => Source::Other,
     }
+}
+
+fn own_request<'a>(recording: &'a Recording, event: &Event, client: &str) -> Option<&'a Request> {
+    let request = recording.request(recording.write_of(event)?.request)?;
+    (request.client == client).then_some(request)
 }
 
 fn family(object: &Value) -> Family {

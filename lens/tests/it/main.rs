@@ -177,6 +177,52 @@ fn a_client_without_a_watch_has_the_events_of_its_user() {
     }
 }
 
+/// As Sealed Secrets, which creates a Secret and updates it at once: the report named the event of the create as the cause of the update, for
+/// certain.
+#[test]
+fn one_event_may_cause_several_writes() {
+    let request = |id: u32, method: &str, object: &str, part: &str| {
+        let (resource, name) = object.split_once('/').unwrap();
+        json!({"id": id, "received": format!("2026-01-01T00:0{id}:00Z"), "time": format!("2026-01-01T00:0{id}:01Z"), "user": "operator",
+            "method": method, "target": part, "resource": resource, "namespace": "default", "name": name, "subresource": part,
+            "status": 200, "resourceVersion": id.to_string()})
+    };
+    let write = |id: u32, kind: &str, object: &str| {
+        let (resource, name) = object.split_once('/').unwrap();
+        let object = json!({"metadata": {"namespace": "default", "name": name, "resourceVersion": id.to_string(), "uid": name,
+            "ownerReferences": [{"uid": "a"}]}});
+        json!({"type": kind, "resource": resource, "object": object, "changed": [".data"], "request": id,
+            "time": format!("2026-01-01T00:0{id}:01Z")})
+    };
+    let mut lines = vec![request(1, "GET", "maps/", "?watch=1"), request(2, "GET", "pages/", "?watch=1")];
+    for (id, method, kind, object, part, watch) in [
+        (3, "PATCH", "MODIFIED", "pages/a", "status", 2),
+        (4, "POST", "ADDED", "maps/b", "", 1),
+        (5, "PUT", "MODIFIED", "maps/b", "", 1),
+        (6, "PUT", "MODIFIED", "maps/b", "", 1),
+        (7, "POST", "ADDED", "secrets/c", "", 0),
+    ] {
+        let seen = object.replace("pages/", "default/").replace("maps/", "default/");
+        let event = json!({"watch": watch, "time": format!("2026-01-01T00:0{id}:02Z"), "event": kind, "object": seen,
+            "resourceVersion": id.to_string()});
+        lines.extend([request(id, method, object, part), write(id, kind, object), event]);
+    }
+    let lines: Vec<String> = lines.iter().map(Value::to_string).collect();
+    let report = Report::of(&Recording::read(&[("a".to_owned(), lines.join("\n"))]).unwrap()).json();
+    let reasons: Vec<&str> =
+        report["writes"].as_array().unwrap().iter().map(|write| write["reason"].as_str().unwrap()).collect();
+    assert_eq!(
+        reasons,
+        [
+            "no event came before this write: its start, or a timer",
+            "likely MODIFIED of pages/default/a, its owner, by itself, or what caused that write",
+            "likely ADDED of maps/default/b, by itself, or what caused that write",
+            "MODIFIED of maps/default/b, by itself: the only event since the cause of the client's last write to this object",
+            "likely MODIFIED of pages/default/a, its owner, by itself, or what caused that write",
+        ]
+    );
+}
+
 /// A user changes a Page, again and again.
 #[tokio::test]
 async fn a_correct_operator_gets_no_finding_and_each_write_its_cause() {
