@@ -1,9 +1,9 @@
 //! Why a client wrote: which of the events that it, or without a watch of its own its user, had been sent since the cause of its last write to the object can be the cause. An event that
 //! came after that cause, and before that write, may be news: the client had already read its cache.
 //!
-//! Likelier are events of the writes of others, then those of the server's controllers, then echoes of its own writes; of these, events of the
-//! object itself and of its owner, then of its children and siblings; of these, the latest. Events of objects that have nothing to do with it
-//! count only if there are no others.
+//! Likelier are events of the writes of others, then those of the server's controllers, then echoes of its own writes, and last echoes of a
+//! status, which most clients ignore; of these, events of the object itself and of its owner, then of its children and siblings; of these, the
+//! latest. Events of objects that have nothing to do with it count only if there are no others.
 
 use std::{
     cmp::Reverse,
@@ -184,8 +184,9 @@ impl Cause<'_> {
 fn ranked(mut causes: Vec<Cause<'_>>) -> Vec<Cause<'_>> {
     causes.sort_by_key(|cause| {
         let is_unrelated = cause.relation == Relation::Unrelated;
+        let is_own_status = cause.own.is_some_and(|own| own.subresource == "status");
         let is_distant = cause.relation > Relation::Owner;
-        (is_unrelated, cause.source, is_distant, Reverse(cause.event.time))
+        (is_unrelated, cause.source, is_own_status, is_distant, Reverse(cause.event.time))
     });
     if causes.first().is_some_and(|first| first.relation != Relation::Unrelated) {
         causes.retain(|cause| cause.relation != Relation::Unrelated);
