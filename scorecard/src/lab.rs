@@ -184,20 +184,21 @@ impl<'a> Lab<'a> {
         })
     }
 
-    /// A server with the CRDs. Its versions begin a little later in each run, so that an object that has them differs.
+    /// A server with the CRDs. Its versions go on a little later in each run, so that an object that has them differs.
     pub(super) async fn new(scorecard: &'a Scorecard) -> Result<Lab<'a>, CannotJudge> {
-        Lab::with_events(scorecard, 0).await
-    }
-
-    /// The same with a server that records so many events of watches.
-    pub(super) async fn with_events(scorecard: &'a Scorecard, events: usize) -> Result<Lab<'a>, CannotJudge> {
-        let lab = Lab::empty(scorecard, events).await?;
+        let lab = Lab::with_events(scorecard, 0).await?;
         for number in 0..fastrand::u8(1..20) {
             let mark = json!({"metadata": {"name": format!("scorecard-{number}")}});
             let (status, body) =
                 lab.request(Method::POST, "/api/v1/namespaces/kube-public/configmaps", mark).await;
             debug_assert_eq!(status, 201, "{body}");
         }
+        Ok(lab)
+    }
+
+    /// A server with the CRDs alone, which records so many events of watches.
+    pub(super) async fn with_events(scorecard: &'a Scorecard, events: usize) -> Result<Lab<'a>, CannotJudge> {
+        let lab = Lab::empty(scorecard, events).await?;
         for crd in &scorecard.crds {
             lab.create(crd, "--crd").await?;
         }

@@ -245,6 +245,8 @@ async fn a_correct_operator_gets_no_finding_and_each_write_its_cause() {
     let text = Report::of(&Recording::of(&journal)).text();
     println!("{text}");
     assert!(text.starts_with("no findings\n"), "{text}");
+    // ConfigMaps that the scorecard creates so that the versions differ were among the causes.
+    assert!(!journal.writes_jsonl().contains("scorecard-"));
     let why = "MODIFIED of pages.example.com/default/a, its owner, by admin (kubectl)";
     assert!(text.contains("patch configmaps/default/a: .data.text") && text.contains(why), "{text}");
 }
