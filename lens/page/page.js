@@ -170,7 +170,8 @@ function about(entry) {
 }
 
 function result(entry) {
-  const changed = entry.changedNothing ? "changed nothing" : fields(entry);
+  const names = fields(entry);
+  const changed = entry.changedNothing ? "changed nothing" : names && `changed ${names}`;
   const version = entry.version && entry.version !== "0" ? `version ${entry.version}` : "";
   const from = entry.kind === "request" && entry.verb === "watch" ? queryOf(entry).get("resourceVersion") : null;
   return [entry.status, changed, version, from && from !== "0" ? `from version ${from}` : "", entry.meaning].filter(Boolean).join(", ");
@@ -249,6 +250,7 @@ function showFindings() {
   });
   const notes = report.notes.map((note) => element("p", { class: "soft" }, note));
   const nothing = findings.length ? [] : [element("p", {}, "Nothing is wrong, as far as this recording shows.")];
+  $("wrong-title").textContent = findings.length ? `What is wrong (${findings.length})` : "What is wrong";
   replace($("findings"), ...nothing, ...findings, ...notes);
 }
 
