@@ -193,6 +193,11 @@ impl AdmissionRequest {
         server::read(body, API_VERSION, KIND)
     }
 
+    /// Whether the object waits for finalizers.
+    pub(super) fn is_being_deleted(&self) -> bool {
+        self.object["metadata"]["deletionTimestamp"].is_string()
+    }
+
     /// With typed objects. `Err`: the object does not decode, so it cannot be judged.
     pub(super) fn typed<K: Resource>(&self) -> Result<Review<K>, Decision> {
         Ok(Review {
