@@ -11,7 +11,8 @@
 //! ```
 //!
 //! All of it follows from the [`Installation`] but for the [`BundleFlags`]. OLM gives the operator the namespaces to watch in an annotation of
-//! its Pod, and makes Roles there or, for all namespaces, ClusterRoles.
+//! its Pod, and makes Roles there or, for all namespaces, ClusterRoles. For webhooks, it makes the Service, the certificate and the
+//! configurations.
 
 use std::{fs, path::PathBuf};
 
@@ -20,15 +21,19 @@ use semver::Version;
 use serde_json::{Value, json};
 
 use crate::{
-    manifests::{Installation, yaml},
+    manifests::{Installation, WEBHOOK_PORT, yaml},
     rbac::{self, Permission, Reach, Verb},
 };
 
 /// Stands for the namespaces to watch, in an [`Installation`] whose bundle is written.
 pub const TARGET_NAMESPACE: &str = "olm-targets";
+/// Where OLM mounts `tls.crt` and `tls.key` of the certificate that it makes for webhooks.
+pub const CERTIFICATE_DIR: &str = "/tmp/k8s-webhook-server/serving-certs";
 
 /// The oldest Kubernetes that the library supports: README.
 const KUBERNETES_MIN: &str = "1.33.0";
+/// Longest value of a label.
+const LABEL_MAX: usize = 63;
 /// <https://sdk.operatorframework.io/docs/testing-operators/scorecard/>.
 const SCORECARD_IMAGE: &str = "quay.io/operator-framework/scorecard-test:v1.41.1";
 const SCORECARD_TESTS: [(&str, &str, &str); 6] = [
@@ -86,14 +91,9 @@ pub struct BundleFlags {
     pub replaces: Option<String>,
 }
 
-/// Writes the bundle of an operator that watches [`TARGET_NAMESPACE`], and returns what to do next. `samples` are texts in YAML, besides
+/// Writes the bundle of an operator that watches [`TARGET_NAMESPACE`] and has its certificate in [`CERTIFICATE_DIR`], and returns what to do next. `samples` are texts in YAML, besides
 /// the samples of the flags. Does not overwrite a file unless the flags say so.
 pub fn write(installation: &Installation, flags: &BundleFlags, samples: &[&str]) -> Result<String, String> {
-    if installation.webhooks.is_some() {
-        return Err(
-            "a bundle has no webhooks, and this operator needs its own: install it by `manifests`".to_owned()
-        );
-    }
     let dir = flags.output.clone().unwrap_or_else(|| "bundle".into());
     let files = files(installation, flags, samples)?;
     let exists = |file: &String| dir.join(file).exists();
@@ -122,13 +122,20 @@ fn files(
     samples: &[&str],
 ) -> Result<Vec<(String, String)>, String> {
     let name = &installation.name;
+    let mut installation = installation.clone();
+    if let Some(webhooks) = &mut installation.webhooks {
+        // The Service that OLM makes.
+        webhooks.name = format!("{name}-service");
+    }
+    let installation = &installation;
     let version =
         ClusterServiceVersion { installation, flags, examples: examples(installation, flags, samples)? };
     let mut files = vec![(format!("manifests/{name}.clusterserviceversion.yaml"), yaml(&version.object()?))];
     for definition in &installation.definitions {
         let spec = &definition["spec"];
         let file = format!("manifests/{}_{}.yaml", text(&spec["group"]), text(&spec["names"]["plural"]));
-        files.push((file, yaml(definition)));
+        // OLM writes the conversion after the definition: in an upgrade, a definition without one would lose fields meanwhile.
+        files.push((file, yaml(&installation.converting(definition))));
     }
     let mut budget = version.object_of("PodDisruptionBudget");
     if let Some(metadata) = budget["metadata"].as_object_mut() {
@@ -244,6 +251,10 @@ impl ClusterServiceVersion<'_> {
             "install": {"strategy": "deployment", "spec": self.strategy()},
             "customresourcedefinitions": {"owned": definitions.iter().flat_map(|one| self.owned(one)).collect::<Value>()},
         });
+        let webhooks = self.webhooks()?;
+        if !webhooks.is_empty() {
+            spec["webhookdefinitions"] = webhooks.into();
+        }
         if let Some(replaced) = &self.flags.replaces {
             spec["replaces"] = format!("{name}.v{}", self::version("--replaces", replaced)?).into();
         }
@@ -311,10 +322,11 @@ impl ClusterServiceVersion<'_> {
         self.flags.links.iter().map(link).collect()
     }
 
-    /// By the variable `WATCH_NAMESPACE`, any namespaces. Objects without a namespace belong to no part of a cluster.
+    /// By the variable `WATCH_NAMESPACE`, any namespaces. Objects without a namespace and conversions belong to no part of a cluster.
     fn install_modes(&self) -> Vec<Value> {
-        let is_cluster_wide =
-            self.installation.definitions.iter().any(|one| one["spec"]["scope"] == "Cluster");
+        let Installation { definitions, webhooks, .. } = self.installation;
+        let is_cluster_wide = definitions.iter().any(|one| one["spec"]["scope"] == "Cluster")
+            || webhooks.as_ref().is_some_and(|webhooks| !webhooks.converted.is_empty());
         ["OwnNamespace", "SingleNamespace", "MultiNamespace", "AllNamespaces"]
             .map(|mode| json!({"type": mode, "supported": mode == "AllNamespaces" || !is_cluster_wide}))
             .to_vec()
@@ -345,6 +357,55 @@ impl ClusterServiceVersion<'_> {
             "permissions": rules(false),
             "clusterPermissions": rules(true),
         })
+    }
+
+    /// The webhooks. OLM writes configurations and conversions that call them.
+    fn webhooks(&self) -> Result<Vec<Value>, String> {
+        let Some(webhooks) = &self.installation.webhooks else { return Ok(Vec::new()) };
+        let conversion = |definition: &String| {
+            json!({
+                "name": format!("convert.{definition}"),
+                "clientConfig": {"service": {"path": "/convert"}},
+                "conversionCRDs": [definition],
+                "admissionReviewVersions": ["v1"],
+                "sideEffects": "None",
+            })
+        };
+        let conversions = webhooks.converted.iter().map(conversion).collect();
+        let mut all = Vec::new();
+        for (kind, hooks) in [
+            ("MutatingAdmissionWebhook", &webhooks.mutating),
+            ("ValidatingAdmissionWebhook", &webhooks.validating),
+            ("ConversionWebhook", &conversions),
+        ] {
+            for hook in hooks {
+                all.push(self.webhook(kind, hook)?);
+            }
+        }
+        Ok(all)
+    }
+
+    fn webhook(&self, kind: &str, hook: &Value) -> Result<Value, String> {
+        let name = text(&hook["name"]);
+        if name.len() > LABEL_MAX {
+            return Err(format!(
+                "{name}: OLM needs a name of a webhook with at most {LABEL_MAX} characters, for a label"
+            ));
+        }
+        let mut webhook = json!({
+            "type": kind,
+            "generateName": name,
+            "deploymentName": self.installation.name,
+            "webhookPath": hook["clientConfig"]["service"]["path"],
+            "containerPort": 443,
+            "targetPort": WEBHOOK_PORT,
+        });
+        for (field, value) in hook.as_object().into_iter().flatten() {
+            if field != "name" && field != "clientConfig" {
+                webhook[field] = value.clone();
+            }
+        }
+        Ok(webhook)
     }
 
     /// Each served version of a kind, with its fields by their descriptions.
@@ -462,4 +523,79 @@ fn check_image(image: &str) -> Result<(), String> {
 
 fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::manifests::WebhookInstallation;
+
+    fn installation(hook: &str) -> Installation {
+        let definition = include_str!("../manifests/memcached/crd/memcacheds.yaml");
+        Installation {
+            name: "cache-operator".to_owned(),
+            namespace: "cache-system".to_owned(),
+            image: "cache:1".to_owned(),
+            replicas: 2,
+            args: Vec::new(),
+            variables: Vec::new(),
+            definitions: vec![listwatch_yaml::read(definition).expect("YAML")],
+            roles_of_users: Vec::new(),
+            permissions: Vec::new(),
+            has_service_monitor: false,
+            has_network_policy: false,
+            webhooks: Some(WebhookInstallation {
+                name: "cache-webhook".to_owned(),
+                validating: vec![
+                    json!({"name": hook, "clientConfig": {"service": {"path": "/validate"}}, "rules": []}),
+                ],
+                mutating: Vec::new(),
+                converted: vec!["memcacheds.cache.example.com".to_owned()],
+            }),
+        }
+    }
+
+    /// What OLM writes into a conversion: `createOrUpdateConversionWebhook` in its pkg/controller/install/webhook.go.
+    #[test]
+    fn olm_calls_the_webhooks_by_a_service_that_it_makes() {
+        let flags = BundleFlags { version: "0.1.0".to_owned(), ..BundleFlags::default() };
+        let files = files(&installation("validate.memcacheds.cache.example.com"), &flags, &[]);
+        let files = files.expect("a bundle");
+        let read = |name: &str| {
+            let (_, text) = files.iter().find(|(file, _)| file == name).expect("a file");
+            listwatch_yaml::read(text).expect("YAML")
+        };
+        let version = read("manifests/cache-operator.clusterserviceversion.yaml");
+        let common = |kind: &str, name: &str, path: &str| {
+            json!({
+                "type": kind, "generateName": name, "webhookPath": path,
+                "deploymentName": "cache-operator", "containerPort": 443, "targetPort": 9443,
+            })
+        };
+        let mut validate =
+            common("ValidatingAdmissionWebhook", "validate.memcacheds.cache.example.com", "/validate");
+        validate["rules"] = json!([]);
+        let mut convert = common("ConversionWebhook", "convert.memcacheds.cache.example.com", "/convert");
+        convert["conversionCRDs"] = json!(["memcacheds.cache.example.com"]);
+        (convert["admissionReviewVersions"], convert["sideEffects"]) = (json!(["v1"]), "None".into());
+        assert_eq!(version["spec"]["webhookdefinitions"], json!([validate, convert]));
+        // OLM converts for no part of a cluster.
+        let modes = version["spec"]["installModes"].as_array().into_iter().flatten();
+        let modes: Vec<_> =
+            modes.filter(|mode| mode["supported"] == true).map(|mode| &mode["type"]).collect();
+        assert_eq!(modes, ["AllNamespaces"]);
+        let definition = read("manifests/cache.example.com_memcacheds.yaml");
+        let service = &definition["spec"]["conversion"]["webhook"]["clientConfig"]["service"];
+        let expected =
+            json!({"namespace": "cache-system", "name": "cache-operator-service", "path": "/convert"});
+        assert_eq!(*service, expected);
+    }
+
+    #[test]
+    fn a_name_that_is_too_long_for_a_label_is_an_error() {
+        let name = format!("validate.{}.example.com", "m".repeat(60));
+        let flags = BundleFlags { version: "0.1.0".to_owned(), ..BundleFlags::default() };
+        let error = files(&installation(&name), &flags, &[]).expect_err("an error");
+        assert!(error.ends_with("with at most 63 characters, for a label"), "{error}");
+    }
 }

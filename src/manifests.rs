@@ -176,7 +176,7 @@ impl Installation {
     }
 
     /// A definition, with the conversion of its objects if a webhook does it.
-    fn converting(&self, definition: &Value) -> Value {
+    pub(crate) fn converting(&self, definition: &Value) -> Value {
         let mut definition = definition.clone();
         if let Some(webhooks) = &self.webhooks
             && webhooks.converted.iter().any(|name| definition["metadata"]["name"] == **name)

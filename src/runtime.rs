@@ -73,6 +73,9 @@ use variables::{address, checked, names_in};
 /// How long to go on writing Events after the controllers have stopped.
 const LAST_EVENTS_LIMIT: Duration = Duration::from_secs(2);
 
+/// The variable with the directory of `tls.crt` and `tls.key`.
+const WEBHOOK_CERT_DIR: &str = "WEBHOOK_CERT_DIR";
+
 /// A larger number of namespaces is logged as a warning: three watches for each of 100 take four connections.
 const NAMESPACES_MANY: usize = 100;
 
@@ -239,7 +242,8 @@ impl Runtime {
         };
         let metrics = listen("METRICS_BIND_ADDRESS")?.map(|address| (address, MetricsSecurity::Plain));
         let probes = listen("HEALTH_PROBE_BIND_ADDRESS")?;
-        let webhooks = webhooks::OfRuntime::at(listen("WEBHOOK_BIND_ADDRESS")?);
+        let files = env::var_os(WEBHOOK_CERT_DIR).filter(|directory| !directory.is_empty());
+        let webhooks = webhooks::OfRuntime::at(listen("WEBHOOK_BIND_ADDRESS")?, files.map(Into::into));
         Ok(Runtime { namespaces, leader_election, shard, metrics, probes, webhooks, ..self })
     }
 

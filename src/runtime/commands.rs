@@ -11,7 +11,7 @@ use std::{
 
 use serde_json::Value;
 
-use super::{Runtime, RuntimeError, checked};
+use super::{Runtime, RuntimeError, WEBHOOK_CERT_DIR, checked};
 #[cfg(feature = "bundle")]
 use crate::bundle::{self, BundleFlags};
 use crate::{
@@ -233,8 +233,13 @@ fn write_bundle(
 ) -> Result<String, RuntimeError> {
     let watched = vec![bundle::TARGET_NAMESPACE.to_owned()];
     let image = Some(flags.image.clone());
-    let installed = ManifestsFlags { image, watched, ..ManifestsFlags::default() };
-    bundle::write(&installation(name, installed, controllers)?, flags, &[]).map_err(wrong)
+    let variables = vec![(WEBHOOK_CERT_DIR.to_owned(), bundle::CERTIFICATE_DIR.to_owned())];
+    let installed = ManifestsFlags { image, watched, variables, ..ManifestsFlags::default() };
+    let mut installed = installation(name, installed, controllers)?;
+    if installed.webhooks.is_none() {
+        installed.variables.retain(|(name, _)| name != WEBHOOK_CERT_DIR);
+    }
+    bundle::write(&installed, flags, &[]).map_err(wrong)
 }
 
 /// Sets a flag of `manifests`. Returns whether there is such a flag.
@@ -316,7 +321,9 @@ fn installation(
         has_network_policy,
     } = flags;
     let runtime = Runtime::offline()?.leader_election(LeaderElection::default())?;
-    let runtime = controllers(runtime.namespaces(watched.clone())?);
+    let mut runtime = controllers(runtime.namespaces(watched.clone())?);
+    let files = more.iter().find(|(name, _)| name == WEBHOOK_CERT_DIR);
+    runtime.webhooks.read_certificates(files.map(|(_, directory)| directory.into()));
     let definitions = definitions_of(&runtime)?;
     let webhooks = runtime.webhook_installation();
     let mut variables = vec![
@@ -485,6 +492,42 @@ mod tests {
         assert_eq!(missing.as_deref(), Some("bundle: needs --image"));
         let unknown = parse(&["bundle", "--namespace", "a"]).err().map(|error| error.to_string());
         assert_eq!(unknown.as_deref(), Some("bundle: unexpected argument \"--namespace\""));
+    }
+
+    /// OLM makes the certificate.
+    #[cfg(all(feature = "bundle", feature = "webhook"))]
+    #[tokio::test]
+    async fn in_a_bundle_the_certificate_of_webhooks_is_in_files_and_needs_no_permission() {
+        use crate::webhook::Webhooks;
+        let with = |runtime: Runtime| {
+            add(runtime).webhooks(Webhooks::new("example.com/cards-webhook").defaults(|_: &mut ConfigMap| ()))
+        };
+        let both: [fn(Runtime) -> Runtime; 2] = [add, with];
+        let [without, with] = both.map(|add| {
+            let dir = tempfile::tempdir().expect("a directory");
+            let flags = BundleFlags {
+                version: "0.1.0".to_owned(),
+                image: "cards:1".to_owned(),
+                output: Some(dir.path().to_owned()),
+                ..BundleFlags::default()
+            };
+            write_bundle("cards", &flags, add).expect("a bundle");
+            let file = dir.path().join("manifests/cards.clusterserviceversion.yaml");
+            let version = std::fs::read_to_string(file).expect("a file");
+            let mut version = listwatch_yaml::read(&version).expect("YAML");
+            version["spec"]["install"]["spec"].take()
+        });
+        for rules in ["permissions", "clusterPermissions"] {
+            assert_eq!(with[rules], without[rules], "{rules}");
+        }
+        let directory = |install: &Value| {
+            let container = &install["deployments"][0]["spec"]["template"]["spec"]["containers"][0];
+            let mut variables = container["env"].as_array().into_iter().flatten();
+            let variable = variables.find(|variable| variable["name"] == WEBHOOK_CERT_DIR);
+            variable.map(|variable| variable["value"].clone())
+        };
+        assert_eq!(directory(&with), Some("/tmp/k8s-webhook-server/serving-certs".into()));
+        assert_eq!(directory(&without), None);
     }
 
     #[tokio::test]

@@ -1,6 +1,6 @@
 //! No webhooks: without the feature `webhook`.
 
-use std::{future::ready, net::SocketAddr};
+use std::{future::ready, net::SocketAddr, path::PathBuf};
 
 use super::{Runtime, RuntimeError};
 #[cfg(feature = "testing")]
@@ -11,9 +11,11 @@ use crate::{cluster::Cluster, manifests::WebhookInstallation, rbac::Permission, 
 pub(super) struct OfRuntime;
 
 impl OfRuntime {
-    pub(super) fn at(_: Option<SocketAddr>) -> OfRuntime {
+    pub(super) fn at(_: Option<SocketAddr>, _: Option<PathBuf>) -> OfRuntime {
         OfRuntime
     }
+
+    pub(super) fn read_certificates(&mut self, _: Option<PathBuf>) {}
 
     #[cfg(feature = "testing")]
     pub(super) async fn serve_for(&self, _: &Client) -> Result<(), Error> {

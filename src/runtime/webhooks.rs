@@ -1,6 +1,6 @@
 //! The webhooks of a process: where they are served, and the controller of their certificates.
 
-use std::{env, future::ready, net::SocketAddr, path::PathBuf, sync::Arc};
+use std::{future::ready, net::SocketAddr, path::PathBuf, sync::Arc};
 
 #[cfg(feature = "testing")]
 use tokio::task::JoinSet;
@@ -19,15 +19,19 @@ use crate::{
 #[derive(Default)]
 pub(super) struct OfRuntime {
     webhooks: Option<Arc<Webhooks>>,
-    server: Option<WebhookServer>,
+    address: Option<SocketAddr>,
+    /// A directory with `tls.crt` and `tls.key`. `None`: the operator looks after a Secret.
+    files: Option<PathBuf>,
 }
 
 impl OfRuntime {
-    /// At the address of the environment.
-    pub(super) fn at(address: Option<SocketAddr>) -> OfRuntime {
-        let files =
-            env::var_os("WEBHOOK_CERT_DIR").filter(|directory| !directory.is_empty()).map(PathBuf::from);
-        OfRuntime { webhooks: None, server: address.map(|address| WebhookServer { address, files }) }
+    pub(super) fn at(address: Option<SocketAddr>, files: Option<PathBuf>) -> OfRuntime {
+        OfRuntime { webhooks: None, address, files }
+    }
+
+    /// Takes the certificate from this directory, if any.
+    pub(super) fn read_certificates(&mut self, files: Option<PathBuf>) {
+        self.files = files;
     }
 
     /// Serves on loopback, for an API server of this machine. Dropped: ended.
@@ -40,7 +44,10 @@ impl OfRuntime {
     }
 
     pub(super) fn permissions(&self) -> Vec<Permission> {
-        self.webhooks.as_ref().map(|webhooks| Watched::permissions(webhooks)).unwrap_or_default()
+        match &self.webhooks {
+            Some(webhooks) if self.files.is_none() => Watched::permissions(webhooks),
+            Some(_) | None => Vec::new(),
+        }
     }
 }
 
@@ -56,7 +63,7 @@ impl Runtime {
     /// cert-manager writes them; without it, the operator makes its certificates.
     #[must_use]
     pub fn webhook_bind_address(mut self, address: SocketAddr, files: Option<PathBuf>) -> Runtime {
-        self.webhooks.server = Some(WebhookServer { address, files });
+        self.webhooks = OfRuntime { address: Some(address), files, ..self.webhooks };
         self
     }
 
@@ -71,10 +78,11 @@ pub(super) async fn listen(
     cluster: &Cluster,
     stop: Stop,
 ) -> Result<Serving, RuntimeError> {
-    let (Some(webhooks), Some(server)) = (&runtime.webhooks.webhooks, &runtime.webhooks.server) else {
+    let OfRuntime { webhooks: Some(webhooks), address: Some(address), files } = &runtime.webhooks else {
         return Ok(Box::pin(ready(())));
     };
-    let (name, address) = (webhooks.name(), server.address);
+    let (name, address) = (webhooks.name(), *address);
+    let server = WebhookServer { address, files: files.clone() };
     let listening = server.listen(webhooks, cluster, stop).await;
     let (serving, watched) =
         listening.map_err(|cause| RuntimeError::Listen { endpoint: "webhooks", address, cause })?;
