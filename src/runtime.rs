@@ -206,7 +206,7 @@ impl Runtime {
     /// namespaces, separated by commas; without it, all are watched. With `LEADER_ELECT=true`, leaders are elected
     /// ([`Runtime::leader_election`]). `SHARD=0/3` is the first shard of three ([`Runtime::shard`]). `METRICS_BIND_ADDRESS=:8080` serves the metrics at this address ([`Runtime::metrics`]),
     /// `HEALTH_PROBE_BIND_ADDRESS=:8081` the probes, and `WEBHOOK_BIND_ADDRESS=:9443` the webhooks, with `tls.crt` and `tls.key` of the
-    /// directory `WEBHOOK_CERT_DIR` if it is set. Does not connect yet.
+    /// directory `WEBHOOK_CERT_DIR` if it is set. With `WEBHOOK_URL=https://10.0.0.5:9443`, the API server calls them there. Does not connect yet.
     pub fn from_env() -> Result<Runtime, RuntimeError> {
         let client = Config::load(&Options::default(), &Env::from_process()).and_then(Client::new);
         let client = client.map_err(|error| RuntimeError::Config(error.to_string()))?;
@@ -243,7 +243,8 @@ impl Runtime {
         let metrics = listen("METRICS_BIND_ADDRESS")?.map(|address| (address, MetricsSecurity::Plain));
         let probes = listen("HEALTH_PROBE_BIND_ADDRESS")?;
         let files = env::var_os(WEBHOOK_CERT_DIR).filter(|directory| !directory.is_empty());
-        let webhooks = webhooks::OfRuntime::at(listen("WEBHOOK_BIND_ADDRESS")?, files.map(Into::into));
+        let url = env::var("WEBHOOK_URL").unwrap_or_default();
+        let webhooks = webhooks::OfRuntime::at(listen("WEBHOOK_BIND_ADDRESS")?, files.map(Into::into), &url)?;
         Ok(Runtime { namespaces, leader_election, shard, metrics, probes, webhooks, ..self })
     }
 

@@ -59,6 +59,7 @@ use std::{collections::BTreeMap, future::ready, io, net::SocketAddr, path::PathB
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
+use url::Url;
 
 #[cfg(feature = "testing")]
 use crate::endpoints::acceptor_of;
@@ -316,6 +317,8 @@ pub(crate) struct WebhookServer {
     pub(crate) address: SocketAddr,
     /// A directory with `tls.crt` and `tls.key`. `None`: the operator looks after a Secret.
     pub(crate) files: Option<PathBuf>,
+    /// By which the API server calls it, instead of the Service. Only with a Secret.
+    pub(crate) url: Option<Url>,
 }
 
 impl WebhookServer {
@@ -330,7 +333,7 @@ impl WebhookServer {
         let answers = Answers::new(webhooks, cluster);
         webhooks.converted().for_each(|resource| cluster.converts(resource));
         let Some(directory) = &self.files else {
-            let watched = Watched::new(cluster, webhooks);
+            let watched = Watched::new(cluster, webhooks, self.url.clone());
             let source = Source::Secret(Arc::clone(watched.acceptor()));
             let server = Server::listen(self.address, answers, source, metrics).await?;
             let followed = Arc::clone(&watched);

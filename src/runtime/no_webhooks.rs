@@ -11,8 +11,8 @@ use crate::{cluster::Cluster, manifests::WebhookInstallation, rbac::Permission, 
 pub(super) struct OfRuntime;
 
 impl OfRuntime {
-    pub(super) fn at(_: Option<SocketAddr>, _: Option<PathBuf>) -> OfRuntime {
-        OfRuntime
+    pub(super) fn at(_: Option<SocketAddr>, _: Option<PathBuf>, _: &str) -> Result<OfRuntime, RuntimeError> {
+        Ok(OfRuntime)
     }
 
     pub(super) fn read_certificates(&mut self, _: Option<PathBuf>) {}

@@ -1,9 +1,15 @@
 //! The webhooks of a process: where they are served, and the controller of their certificates.
 
-use std::{future::ready, net::SocketAddr, path::PathBuf, sync::Arc};
+use std::{
+    future::ready,
+    net::{Ipv6Addr, SocketAddr},
+    path::PathBuf,
+    sync::Arc,
+};
 
 #[cfg(feature = "testing")]
 use tokio::task::JoinSet;
+use url::{Position::BeforePath, Url};
 
 use super::{Runtime, RuntimeError};
 #[cfg(feature = "testing")]
@@ -22,11 +28,27 @@ pub(super) struct OfRuntime {
     address: Option<SocketAddr>,
     /// A directory with `tls.crt` and `tls.key`. `None`: the operator looks after a Secret.
     files: Option<PathBuf>,
+    /// By which the API server calls, instead of the Service.
+    url: Option<Url>,
 }
 
 impl OfRuntime {
-    pub(super) fn at(address: Option<SocketAddr>, files: Option<PathBuf>) -> OfRuntime {
-        OfRuntime { webhooks: None, address, files }
+    /// `url` may be empty.
+    pub(super) fn at(
+        address: Option<SocketAddr>,
+        files: Option<PathBuf>,
+        url: &str,
+    ) -> Result<OfRuntime, RuntimeError> {
+        let new = OfRuntime { address, files, ..OfRuntime::default() };
+        if url.is_empty() { Ok(new) } else { new.called_at(url, "WEBHOOK_URL") }
+    }
+
+    fn called_at(self, url: &str, source: &str) -> Result<OfRuntime, RuntimeError> {
+        let parsed = Url::parse(url).ok().filter(|parsed| {
+            parsed.scheme() == "https" && parsed.username().is_empty() && &parsed[BeforePath..] == "/"
+        });
+        let wrong = || RuntimeError::Config(format!("{source}: {url:?} is not https://HOST[:PORT]"));
+        Ok(OfRuntime { url: Some(parsed.ok_or_else(wrong)?), ..self })
     }
 
     /// Takes the certificate from this directory, if any.
@@ -67,6 +89,15 @@ impl Runtime {
         self
     }
 
+    /// For an operator that runs outside of the cluster: writes this URL into its configurations and CRDs, so that the API server calls it
+    /// there, and not by the Service. The certificate is also for this host. Without [`Runtime::webhook_bind_address`], the webhooks are
+    /// served at the port of the URL.
+    ///
+    /// Fails if it is not `https://HOST[:PORT]`.
+    pub fn webhook_url(self, url: &str) -> Result<Runtime, RuntimeError> {
+        Ok(Runtime { webhooks: self.webhooks.called_at(url, "webhook_url")?, ..self })
+    }
+
     pub(super) fn webhook_installation(&self) -> Option<WebhookInstallation> {
         self.webhooks.webhooks.as_ref().map(|webhooks| webhooks.installation())
     }
@@ -78,11 +109,19 @@ pub(super) async fn listen(
     cluster: &Cluster,
     stop: Stop,
 ) -> Result<Serving, RuntimeError> {
-    let OfRuntime { webhooks: Some(webhooks), address: Some(address), files } = &runtime.webhooks else {
+    let OfRuntime { webhooks: Some(webhooks), address, files, url } = &runtime.webhooks else {
         return Ok(Box::pin(ready(())));
     };
-    let (name, address) = (webhooks.name(), *address);
-    let server = WebhookServer { address, files: files.clone() };
+    if files.is_some() && url.is_some() {
+        let cause = "WEBHOOK_URL: not with WEBHOOK_CERT_DIR, whose caBundle is not the operator's";
+        return Err(RuntimeError::Config(cause.to_owned()));
+    }
+    let port = url.as_ref().and_then(Url::port_or_known_default);
+    let Some(address) = address.or(port.map(|port| (Ipv6Addr::UNSPECIFIED, port).into())) else {
+        return Ok(Box::pin(ready(())));
+    };
+    let name = webhooks.name();
+    let server = WebhookServer { address, files: files.clone(), url: url.clone() };
     let listening = server.listen(webhooks, cluster, stop).await;
     let (serving, watched) =
         listening.map_err(|cause| RuntimeError::Listen { endpoint: "webhooks", address, cause })?;
@@ -90,4 +129,27 @@ pub(super) async fn listen(
         runtime.add_controller(name, move |setup| controller(setup, &watched));
     }
     Ok(serving)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_url_is_a_host_for_a_certificate_of_the_operator() {
+        let runtime = || Runtime::offline().expect("a runtime").webhooks(Webhooks::new("example.com/any"));
+        for url in ["https://10.0.0.5:9443", "https://[::1]:9443/", "https://web.example.com"] {
+            assert!(runtime().webhook_url(url).is_ok(), "{url}");
+        }
+        for url in ["10.0.0.5:9443", "http://a.b", "https://a.b/webhooks", "https://me@a.b", "https://a.b?c"]
+        {
+            let error = runtime().webhook_url(url).map(drop).expect_err(url).to_string();
+            assert_eq!(error, format!("webhook_url: {url:?} is not https://HOST[:PORT]"));
+        }
+        let address = ([127, 0, 0, 1], 0).into();
+        let both = runtime().webhook_bind_address(address, Some("certificates".into()));
+        let both = both.webhook_url("https://a.b").expect("a URL");
+        let error = both.run_until(ready(())).await.expect_err("an error").to_string();
+        assert!(error.starts_with("WEBHOOK_URL: not with WEBHOOK_CERT_DIR"), "{error}");
+    }
 }

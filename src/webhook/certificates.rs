@@ -19,10 +19,11 @@ use std::{
 use base64::{Engine, engine::general_purpose::STANDARD};
 use prometheus_client::metrics::gauge::Gauge;
 use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::{sync::Notify, time::Instant};
 use tokio_rustls::TlsAcceptor;
 use tracing::{info, warn};
+use url::Url;
 
 use super::{
     Webhooks,
@@ -62,6 +63,8 @@ pub(crate) struct Watched {
     validating: Watch<ValidatingWebhookConfiguration>,
     mutating: Watch<MutatingWebhookConfiguration>,
     definitions: Watch<CustomResourceDefinition>,
+    /// By which the API server calls this process, instead of the Service.
+    url: Option<Url>,
     served: Mutex<String>,
     acceptor: Arc<Mutex<Option<TlsAcceptor>>>,
     /// When the certificate ends.
@@ -76,6 +79,24 @@ pub(crate) struct Watched {
 struct ClientConfig {
     ca_bundle: String,
     url: String,
+    service: Option<ServiceReference>,
+}
+
+#[derive(Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct ServiceReference {
+    path: String,
+}
+
+impl ClientConfig {
+    /// The same call, at another URL.
+    fn at(&self, url: &Url) -> Option<String> {
+        let called = match &self.service {
+            Some(service) => url.join(&service.path),
+            None => Url::parse(&self.url).and_then(|called| url.join(called.path())),
+        };
+        called.ok().map(String::from)
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -151,8 +172,8 @@ impl Calls for MutatingWebhookConfiguration {
 
 impl Calls for CustomResourceDefinition {
     fn calls(&self) -> Vec<(String, &ClientConfig)> {
-        let path = "/spec/conversion/webhook/clientConfig".to_owned();
-        self.spec.conversion.webhook.iter().map(|hook| (path.clone(), &hook.client_config)).collect()
+        let pointer = "/spec/conversion/webhook/clientConfig".to_owned();
+        self.spec.conversion.webhook.iter().map(|hook| (pointer.clone(), &hook.client_config)).collect()
     }
 }
 
@@ -162,7 +183,7 @@ fn calls_of(hooks: &[Hook]) -> Vec<(String, &ClientConfig)> {
 }
 
 impl Watched {
-    pub(super) fn new(cluster: &Cluster, webhooks: &Webhooks) -> Arc<Watched> {
+    pub(super) fn new(cluster: &Cluster, webhooks: &Webhooks, url: Option<Url>) -> Arc<Watched> {
         let name = webhooks.object_name();
         let key = Key::namespaced(cluster.namespace(), name);
         let own = || [Scope::one(&key)];
@@ -200,6 +221,7 @@ impl Watched {
             validating,
             mutating,
             definitions,
+            url,
             served: Mutex::default(),
             acceptor: Arc::default(),
             expires,
@@ -257,13 +279,27 @@ impl Watched {
         let Key { namespace, name } = &self.key;
         let service = format!("{name}.{}.svc", namespace.as_deref().unwrap_or_default());
         let calls = self.calls();
-        let urls = calls.iter().filter_map(|call| url::Url::parse(&call.url).ok());
+        let urls = calls.iter().filter_map(|call| Url::parse(&call.url).ok()).chain(self.url.clone());
         let hosts = urls.filter_map(|url| match url.host()? {
             // Without the brackets of a URL.
             url::Host::Ipv6(address) => Some(address.to_string()),
             host => Some(host.to_string()),
         });
         hosts.chain([service]).collect()
+    }
+
+    /// The operation by which the API server calls this process, and trusts it, if it does not yet.
+    fn operation(&self, pointer: &str, config: &ClientConfig, bundle: &str) -> Option<Value> {
+        match self.url.as_ref().and_then(|url| config.at(url)) {
+            // Without the Service: the API server accepts one of both.
+            Some(url) if url != config.url => {
+                Some(json!({"op": "add", "path": pointer, "value": {"url": url, "caBundle": bundle}}))
+            }
+            Some(_) | None if config.ca_bundle == bundle => None,
+            Some(_) | None => {
+                Some(json!({"op": "add", "path": format!("{pointer}/caBundle"), "value": bundle}))
+            }
+        }
     }
 
     /// Serves the certificate of the Secret whenever it has changed. Runs until dropped.
@@ -385,12 +421,12 @@ impl Certificates {
         trusted.1.is_some_and(|since| since.elapsed() >= self.propagation())
     }
 
-    /// Writes the authorities into each object that lacks them.
+    /// Writes the authorities, and the URL if there is one, into each object that lacks them.
     async fn write<K: Calls>(&self, watch: &Watch<K>, bundle: &str) -> Result<(), ReconcileError> {
         for object in watch.keys().iter().filter_map(|key| watch.get(key)) {
-            let calls = object.calls().into_iter().filter(|(_, config)| config.ca_bundle != bundle);
+            let calls = object.calls().into_iter();
             let operations: Vec<_> = calls
-                .map(|(path, _)| json!({"op": "add", "path": format!("{path}/caBundle"), "value": bundle}))
+                .filter_map(|(pointer, config)| self.watched.operation(&pointer, config, bundle))
                 .collect();
             if !operations.is_empty() {
                 self.cluster.patch(&*object, operations).await?;

@@ -140,14 +140,17 @@ struct Serving {
 }
 
 impl Serving {
-    fn start(fixture: &Fixture, address: SocketAddr) -> Serving {
+    fn start(fixture: &Fixture, at: impl FnOnce(Runtime) -> Runtime) -> Serving {
         let (stop, stopped) = oneshot::channel::<()>();
-        let runtime =
-            Runtime::new(fixture.client.clone()).webhooks(webhooks()).webhook_bind_address(address, None);
+        let runtime = at(Runtime::new(fixture.client.clone()).webhooks(webhooks()));
         let run = async move {
             runtime.run_until(async { drop(stopped.await) }).await.unwrap();
         };
         Serving { stop, running: tokio::spawn(run) }
+    }
+
+    fn start_at(fixture: &Fixture, address: SocketAddr) -> Serving {
+        Serving::start(fixture, |runtime| runtime.webhook_bind_address(address, None))
     }
 
     async fn end(self) {
@@ -156,9 +159,12 @@ impl Serving {
     }
 }
 
-/// Installs all that `manifests` prints but the operator, which the API server calls at an address instead of a Service.
-async fn install(fixture: &Fixture, address: SocketAddr) {
-    let definition = listwatch_yaml::documents(CRD).next().unwrap().unwrap();
+fn definition() -> Value {
+    listwatch_yaml::documents(CRD).next().unwrap().unwrap()
+}
+
+/// Applies all that `manifests` prints but the operator. `call` may change each clientConfig.
+async fn install(fixture: &Fixture, call: impl Fn(&mut Value)) {
     let installation = Installation {
         name: "site-operator".to_owned(),
         namespace: "default".to_owned(),
@@ -166,7 +172,7 @@ async fn install(fixture: &Fixture, address: SocketAddr) {
         replicas: 1,
         args: Vec::new(),
         variables: Vec::new(),
-        definitions: vec![definition],
+        definitions: vec![definition()],
         roles_of_users: Vec::new(),
         permissions: Runtime::offline().unwrap().webhooks(webhooks()).permissions().unwrap(),
         has_service_monitor: false,
@@ -175,14 +181,10 @@ async fn install(fixture: &Fixture, address: SocketAddr) {
     };
     for mut object in installation.objects() {
         let kind = object["kind"].as_str().unwrap().to_owned();
-        let call = |call: &mut Value| {
-            let path = call["service"]["path"].as_str().unwrap().to_owned();
-            *call = json!({"url": format!("https://{address}{path}")});
-        };
         let path = match &*kind {
             "CustomResourceDefinition" => {
                 call(&mut object["spec"]["conversion"]["webhook"]["clientConfig"]);
-                "/apis/apiextensions.k8s.io/v1/customresourcedefinitions".to_owned()
+                DEFINITIONS.to_owned()
             }
             "ValidatingWebhookConfiguration" | "MutatingWebhookConfiguration" => {
                 object["webhooks"]
@@ -195,8 +197,26 @@ async fn install(fixture: &Fixture, address: SocketAddr) {
             "Service" => "/api/v1/namespaces/default/services".to_owned(),
             _ => continue,
         };
-        fixture.try_create(&path, &object).await.unwrap();
+        apply(fixture, &path, &object).await;
     }
+}
+
+async fn apply(fixture: &Fixture, collection: &str, object: &Value) {
+    let name = object["metadata"]["name"].as_str().unwrap();
+    let path = format!("{collection}/{name}?fieldManager=test&force=true");
+    fixture.send(Method::PATCH, &path, "application/apply-patch+yaml", object).await.unwrap();
+}
+
+/// Lets the API server call an address instead of the Service.
+fn at(address: SocketAddr) -> impl Fn(&mut Value) {
+    move |call| {
+        let path = call["service"]["path"].as_str().unwrap().to_owned();
+        *call = json!({"url": format!("https://{address}{path}")});
+    }
+}
+
+fn free_address() -> SocketAddr {
+    ([127, 0, 0, 1], free_port()).into()
 }
 
 async fn send(
@@ -229,14 +249,24 @@ async fn until_called(fixture: &Fixture) {
 }
 
 async fn with_operator(fixture: &Fixture) -> (Serving, SocketAddr) {
-    let address = ([127, 0, 0, 1], free_port()).into();
+    let address = free_address();
     fixture.create_namespace().await;
-    install(fixture, address).await;
-    let serving = Serving::start(fixture, address);
+    install(fixture, at(address)).await;
+    let serving = Serving::start_at(fixture, address);
     until_called(fixture).await;
     (serving, address)
 }
 
+async fn get(fixture: &Fixture, path: &str) -> Value {
+    serde_json::from_str(&fixture.raw(path).await.unwrap()).unwrap()
+}
+
+const CONFIGURATION: &str =
+    "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/sites-webhook";
+const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+const DEFINITION: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/sites.example.com";
+const SECRET: &str = "/api/v1/namespaces/default/secrets/sites-webhook";
+const JSON_PATCH: &str = "application/json-patch+json";
 const SERVERS: &[Kind] = &[Kind::EmbeddedBare, Kind::RealPaged];
 
 #[tokio::test]
@@ -269,9 +299,8 @@ async fn objects_are_denied_changed_and_converted() {
         };
         fails("panic.example.com", "the webhook panicked; its log says why").await;
         // The API server then waits for a second, and until it knows, for 30 s.
-        let configuration = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/sites-webhook";
         let edit = json!([{"op": "replace", "path": "/webhooks/0/timeoutSeconds", "value": 1}]);
-        fixture.send(Method::PATCH, configuration, "application/json-patch+json", &edit).await.unwrap();
+        fixture.send(Method::PATCH, CONFIGURATION, JSON_PATCH, &edit).await.unwrap();
         // Whoever gives up first, the API server or the webhook.
         fails("slow.example.com", "failed to call webhook").await;
         serving.end().await;
@@ -297,26 +326,42 @@ async fn an_operator_that_is_down_blocks_no_deletion() {
 }
 
 #[tokio::test]
+async fn the_api_server_calls_the_url_of_an_operator_outside_of_the_cluster() {
+    on(SERVERS, async |fixture| {
+        fixture.create_namespace().await;
+        install(fixture, |_| ()).await;
+        let url = format!("https://localhost:{}", free_port());
+        let serving = Serving::start(fixture, |runtime| runtime.webhook_url(&url).unwrap());
+        until_called(fixture).await;
+        eventually("a site as v1", async || send(fixture, Method::GET, "v1", "ready", json!(null)).await.ok()).await;
+        let call = async || get(fixture, CONFIGURATION).await["webhooks"][0]["clientConfig"].take();
+        let called = call().await;
+        assert_eq!(called["url"], format!("{url}/validate-example-com-v2-site"));
+        // Somebody installs it again.
+        let service = json!({"service": {"namespace": "default", "name": "sites-webhook", "path": "/validate-example-com-v2-site"}});
+        let edit = json!([{"op": "replace", "path": "/webhooks/0/clientConfig", "value": service}]);
+        fixture.send(Method::PATCH, CONFIGURATION, JSON_PATCH, &edit).await.unwrap();
+        eventually("the URL", async || (call().await == called).then_some(())).await;
+        serving.end().await;
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn certificates_that_somebody_breaks_are_repaired() {
     on(SERVERS, async |fixture| {
         let (serving, address) = with_operator(fixture).await;
-        let configuration =
-            "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/sites-webhook";
-        let definition = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/sites.example.com";
-        let secret = "/api/v1/namespaces/default/secrets/sites-webhook";
-        let get =
-            async |path: &str| -> Value { serde_json::from_str(&fixture.raw(path).await.unwrap()).unwrap() };
-        let bundle = async || get(configuration).await["webhooks"][0]["clientConfig"]["caBundle"].clone();
-        let patch = "application/json-patch+json";
+        let bundle =
+            async || get(fixture, CONFIGURATION).await["webhooks"][0]["clientConfig"]["caBundle"].take();
 
         let before = bundle().await;
         let edit = json!([{"op": "replace", "path": "/webhooks/0/clientConfig/caBundle", "value": ""}]);
-        fixture.send(Method::PATCH, configuration, patch, &edit).await.unwrap();
+        fixture.send(Method::PATCH, CONFIGURATION, JSON_PATCH, &edit).await.unwrap();
         eventually("the caBundle", async || (bundle().await == before).then_some(())).await;
         let edit = json!([{"op": "remove", "path": "/spec/conversion/webhook/clientConfig/caBundle"}]);
-        fixture.send(Method::PATCH, definition, patch, &edit).await.unwrap();
+        fixture.send(Method::PATCH, DEFINITION, JSON_PATCH, &edit).await.unwrap();
         eventually("the caBundle", async || {
-            let definition = get(definition).await;
+            let definition = get(fixture, DEFINITION).await;
             (definition["spec"]["conversion"]["webhook"]["clientConfig"]["caBundle"] == before).then_some(())
         })
         .await;
@@ -329,7 +374,7 @@ async fn certificates_that_somebody_breaks_are_repaired() {
                 Value::Null => (Method::DELETE, "application/json"),
                 _ => (Method::PATCH, "application/merge-patch+json"),
             };
-            fixture.send(method, secret, media_type, &edit).await.unwrap();
+            fixture.send(method, SECRET, media_type, &edit).await.unwrap();
             eventually("another caBundle", async || (bundle().await != before).then_some(())).await;
             let name = format!("site-{}", listwatch_control_plane::unique());
             eventually("a site", async || create(fixture, &name, json!({"host": "a.b"})).await.ok()).await;
@@ -337,7 +382,7 @@ async fn certificates_that_somebody_breaks_are_repaired() {
         // The leader gives way to another replica, at the same address.
         let before = bundle().await;
         serving.end().await;
-        let serving = Serving::start(fixture, address);
+        let serving = Serving::start_at(fixture, address);
         until_called(fixture).await;
         assert_eq!(bundle().await, before);
         serving.end().await;
