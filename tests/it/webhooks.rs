@@ -2,19 +2,22 @@
 
 use std::net::SocketAddr;
 
+use base64::{Engine, engine::general_purpose::STANDARD};
 use http::Method;
 use listwatch::{
+    controller::{Next, Operator, Reconcile, ReconcileError},
     manifests::Installation,
     resource::ObjectMeta,
     runtime::Runtime,
     webhook::{Decision, Operation, Review, Validator, Webhooks},
 };
-use listwatch_control_plane::{eventually, free_port};
+use listwatch_control_plane::{PATIENCE, eventually, free_port};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::{
-    sync::oneshot,
+    sync::{mpsc, oneshot},
     task::{JoinHandle, JoinSet},
+    time::timeout,
 };
 
 use crate::fixture::{Fixture, Kind, on};
@@ -385,6 +388,110 @@ async fn certificates_that_somebody_breaks_are_repaired() {
         let serving = Serving::start_at(fixture, address);
         until_called(fixture).await;
         assert_eq!(bundle().await, before);
+        serving.end().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn two_replicas_that_start_at_the_same_time_serve_one_certificate() {
+    on(SERVERS, async |fixture| {
+        fixture.create_namespace().await;
+        let addresses = [free_address(), free_address()];
+        install(fixture, at(addresses[0])).await;
+        // Without leader election, so that both make one.
+        let replicas = addresses.map(|address| Serving::start_at(fixture, address));
+        until_called(fixture).await;
+        eventually("one certificate", async || {
+            let secret = get(fixture, SECRET).await;
+            let authority = STANDARD.decode(secret["data"]["ca.crt"].as_str()?).unwrap();
+            let authority = reqwest::Certificate::from_pem(&authority).unwrap();
+            let http = reqwest::Client::builder().tls_certs_only([authority]).no_proxy().build().unwrap();
+            for address in addresses {
+                let answer = http.get(format!("https://{address}/")).send().await.ok()?;
+                assert_eq!(answer.status().as_u16(), 404);
+            }
+            let call = get(fixture, CONFIGURATION).await["webhooks"][0]["clientConfig"].take();
+            (call["caBundle"] == secret["data"]["ca.crt"]).then_some(())
+        })
+        .await;
+        for replica in replicas {
+            replica.end().await;
+        }
+    })
+    .await;
+}
+
+/// The embedded API server keeps nothing when it ends.
+#[tokio::test]
+async fn an_authority_changes_also_if_the_api_server_restarts_meanwhile() {
+    on(&[Kind::RealPaged], async |fixture| {
+        let (serving, _) = with_operator(fixture).await;
+        let certificate = async || get(fixture, SECRET).await["data"]["tls.crt"].take();
+        let before = certificate().await;
+        // Without its key, an authority signs nothing more, and the next one comes to it.
+        let edit = json!({"data": {"ca.key": null}});
+        fixture.send(Method::PATCH, SECRET, "application/merge-patch+json", &edit).await.unwrap();
+        eventually("two authorities in the caBundle", async || {
+            let call = get(fixture, CONFIGURATION).await["webhooks"][0]["clientConfig"].take();
+            let bundle = STANDARD.decode(call["caBundle"].as_str()?).unwrap();
+            (String::from_utf8(bundle).unwrap().matches("BEGIN").count() == 2).then_some(())
+        })
+        .await;
+        fixture.control_plane().kill_apiserver();
+        fixture.control_plane().start_apiserver().await;
+        // With the old certificate, and a minute later with the new one.
+        for _ in 0..2 {
+            eventually("a site", async || {
+                let name = format!("site-{}", listwatch_control_plane::unique());
+                let Err(error) = create(fixture, &name, json!({"host": "a.b"})).await else {
+                    return Some(());
+                };
+                assert!(!error.contains("failed calling webhook"), "{error}");
+                None
+            })
+            .await;
+            eventually("another certificate", async || (certificate().await != before).then_some(())).await;
+        }
+        serving.end().await;
+    })
+    .await;
+}
+
+/// Sends each object that is reconciled.
+struct Sites(mpsc::UnboundedSender<Site>);
+
+impl Operator for Sites {
+    type Kind = Site;
+
+    async fn reconcile(&self, site: Reconcile<Site>) -> Result<Next, ReconcileError> {
+        self.0.send(site.clone()).unwrap();
+        Ok(Next::OnChange)
+    }
+}
+
+/// The first list of the operator needs its own webhook.
+#[tokio::test]
+async fn objects_that_were_stored_in_an_older_version_are_converted_for_the_operator() {
+    on(SERVERS, async |fixture| {
+        fixture.create_namespace().await;
+        let mut before = definition();
+        before["spec"]["versions"].as_array_mut().unwrap().truncate(1);
+        before["spec"]["versions"][0]["storage"] = true.into();
+        apply(fixture, DEFINITIONS, &before).await;
+        let old = json!({"apiVersion": "example.com/v1", "kind": "Site", "metadata": {"name": "old"}, "spec": {"address": "a.b:80"}});
+        eventually("a site", async || send(fixture, Method::POST, "v1", "", old.clone()).await.ok()).await;
+
+        let address = free_address();
+        install(fixture, at(address)).await;
+        let (sender, mut reconciled) = mpsc::unbounded_channel();
+        let serving = Serving::start(fixture, |runtime| {
+            runtime.webhook_bind_address(address, None).controller("example.com/sites", |setup| {
+                setup.kind_without_status::<Site>("site-operator").run_by(Sites(sender))
+            })
+        });
+        let site = timeout(PATIENCE, reconciled.recv()).await.unwrap().unwrap();
+        assert_eq!((&*site.spec.host, site.spec.port), ("a.b", 80));
         serving.end().await;
     })
     .await;
