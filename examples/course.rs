@@ -1,4 +1,4 @@
-//! The course: lessons about lists, watches and writes, one file each. A new lesson goes into [`LESSONS`], and
+//! The course: lessons about lists, watches, writes and webhooks, one file each. A new lesson goes into [`LESSONS`], and
 //! into the table of examples/README.md.
 //!
 //! `cargo run --example course 4` runs lesson 4 against an API server in this process. With `-- 4 --context NAME`, it
@@ -19,6 +19,7 @@ mod naive;
 mod recording;
 mod reflector;
 mod stage;
+mod webhook;
 
 #[path = "01_object.rs"]
 mod object;
@@ -64,6 +65,8 @@ mod list_versions;
 mod cost;
 #[path = "22_apply.rs"]
 mod apply;
+#[path = "23_webhook.rs"]
+mod webhooks;
 
 /// The text of a lesson, its code, and where the fault of its "Break it" is repaired.
 type Lesson =
@@ -98,6 +101,7 @@ const LESSONS: &[Lesson] = &[
     lesson!("20_list_versions.rs", list_versions, "lesson 9"),
     lesson!("21_cost.rs", cost, "lesson 15"),
     lesson!("22_apply.rs", apply, "lesson 15"),
+    lesson!("23_webhook.rs", webhooks, "lesson 15"),
 ];
 
 /// The parts of a lesson's head that are shown before and after it.

@@ -366,6 +366,11 @@ impl Stage {
         json(client, request).await
     }
 
+    /// Sends a request that is not shown.
+    pub(crate) async fn send_unshown(&self, request: Request) -> Outcome<Value> {
+        json(&self.writer, request).await
+    }
+
     /// Gets an object or a list.
     pub(crate) async fn get(&self, path: &str) -> Outcome<Value> {
         self.send(Request::get(path)).await

@@ -36,7 +36,7 @@ use crate::{
 };
 
 /// The lines that each lesson shows, and a part of the answer of its curl.
-const SEEN: [&[&str]; 22] = [
+const SEEN: [&[&str]; 23] = [
     &[r#""namespaced":true"#, r#""verbs":["#, r#""kind":"Namespace""#],
     &[r#""resourceVersion":"#],
     &[r#"{"type":"ADDED","object":{"#],
@@ -64,6 +64,7 @@ const SEEN: [&[&str]; 22] = [
     &["version", r#"["a","b""#],
     &[r#"{"lines":"#, r#","bytes":"#],
     &[r#"{"colour":"red","size":"1"}"#, "Applyfailedwith1conflict:conflictwith", r#"{"colour":"blue"}"#],
+    &["ValidatingWebhookConfigurationList"],
 ];
 
 /// Most lines of a lesson, its first lines included, and of the loops of lessons 5 and 18.
@@ -858,6 +859,21 @@ async fn lesson_15_shows_a_403_on_both_servers() {
     let (code, shown, stderr) = run(course().args(["15", "--kubeconfig"]).arg(&real.kubeconfig)).await;
     assert_eq!((code, &*stderr), (Some(0), ""), "{shown}");
     assert_seen(&[r#"403Forbidden:configmapsisforbidden:User"listwatch-course"cannotwatch"#], &shown, "real");
+}
+
+#[tokio::test]
+async fn lesson_23_shows_the_reviews_of_both_servers_and_the_answers() {
+    let shown = async |command: &mut Command| {
+        let (code, shown, stderr) = run(command.arg("23")).await;
+        assert_eq!((code, &*stderr), (Some(0), ""), "{shown}");
+        let reviews =
+            ["POST/validate?timeout=10s", r#""dryRun":false"#, r#""allowed":false"#, "POST/convert"];
+        assert_seen(&reviews, &shown, "lesson 23");
+        assert_seen(&[r#""convertedObjects":[{"#, r#"asv2:{"length":3}"#], &shown, "lesson 23");
+    };
+    shown(&mut course()).await;
+    let Some(real) = Cluster::real().await else { return };
+    shown(course().arg("--kubeconfig").arg(&real.kubeconfig)).await;
 }
 
 #[tokio::test]
