@@ -224,7 +224,6 @@ impl<K: Resource> Builder<K> {
 
     /// A function that has an object reconciled, for changes outside the cluster: a message, a webhook, a user's
     /// request. For changes without a notification, return [`Next::After`](super::Next::After).
-    #[must_use]
     pub fn waker(&self) -> impl Fn(&Key) + Send + Sync + use<K> {
         let shared = Arc::clone(&self.shared);
         move |key| shared.queue.add(key, Urgency::Change)

@@ -612,7 +612,7 @@ async fn a_page_of_html_is_no_list() {
     let config = Config::new(&format!("http://{address}"), b"", "").expect("a config");
     let client = Client::new(config).expect("a client");
     let page = client.list_page(&services(), &Page::default()).await.expect("a page");
-    let error = page.read(|json| RawPage::from_json(json).map(drop)).err().expect("HTML");
+    let error = page.read(|json| RawPage::from_json(json).map(drop)).expect_err("HTML");
     assert_eq!(End::failed(&error, &services()).how, EndReason::Garbled, "{error}");
 }
 
