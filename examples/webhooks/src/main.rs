@@ -10,8 +10,9 @@ use listwatch::{
     cluster::Watch,
     controller::{Next, Operator, Reconcile, ReconcileError},
     crd,
+    rbac::Verb,
     resource::{ObjectMeta, Scope},
-    runtime::{self, RuntimeError},
+    runtime::{self, Runtime, RuntimeError},
     webhook::{Decision, Review, Validator, Webhooks},
 };
 use schemars::JsonSchema;
@@ -135,14 +136,21 @@ fn webhooks() -> Webhooks {
         .converts::<v1::Site, Site>()
 }
 
+fn operator(runtime: Runtime) -> Runtime {
+    let runtime = runtime.definitions(definition()).webhooks(webhooks());
+    runtime.controller("example.com/sites", |setup| {
+        let sites = setup.kind_without_status::<Site>("site-operator");
+        sites.needs_everywhere::<Site>(
+            &[Verb::Get, Verb::List, Verb::Watch],
+            "To know the hosts of all sites, in the webhook.",
+        );
+        sites.run_by(Sites)
+    })
+}
+
 fn main() -> Result<(), RuntimeError> {
     listwatch::log::start()?;
-    runtime::main("site-operator", |runtime| {
-        let runtime = runtime.definitions(definition()).webhooks(webhooks());
-        runtime.controller("example.com/sites", |setup| {
-            setup.kind_without_status::<Site>("site-operator").run_by(Sites)
-        })
-    })
+    runtime::main("site-operator", operator)
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use super::*;
 use listwatch::{
     client::Request,
+    rbac::Reach,
     testing::{TestServer, converts_without_loss, crd_fits},
 };
 
@@ -32,4 +33,14 @@ async fn a_site_gets_a_host_that_no_other_has() {
 fn both_versions_say_the_same() {
     converts_without_loss::<v1::Site, Site>(&definition());
     crd_fits::<Site>(&definition());
+}
+
+/// Also those that the controller does not watch, with `manifests --watch-namespace web`.
+#[test]
+fn the_webhook_may_watch_all_sites() {
+    let runtime = Runtime::offline().and_then(|runtime| runtime.namespaces(vec!["web".to_owned()]));
+    let permissions = operator(runtime.expect("a runtime")).permissions().expect("permissions");
+    let mut watches =
+        permissions.iter().filter(|one| one.resource == "sites" && one.verbs.contains(&Verb::Watch));
+    assert!(watches.any(|one| one.reach == Reach::AllNamespaces), "{permissions:#?}");
 }
