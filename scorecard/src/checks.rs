@@ -22,6 +22,7 @@ mod lagging_watch;
 mod long_lists;
 mod lost_answers;
 mod missed_events;
+mod mutated_writes;
 mod permission_lost;
 mod quiet;
 mod recreated;
@@ -63,7 +64,7 @@ type CheckRun = for<'r, 'a> fn(&'r Reference<'a>) -> LocalBoxFuture<'r, Result<V
 
 /// The checks in the order in which they run: those that find most first.
 #[rustfmt::skip]
-pub(super) const CHECKS: [NamedCheck; 37] = [
+pub(super) const CHECKS: [NamedCheck; 38] = [
     ("converges", Extent::Quick, |reference| ready(Ok(converges::check(reference))).boxed_local()),
     ("quiet", Extent::Quick, |reference| quiet::check(reference).boxed_local()),
     ("restart-is-silent", Extent::Quick, |reference| restart_is_silent::check(reference).boxed_local()),
@@ -92,6 +93,7 @@ pub(super) const CHECKS: [NamedCheck; 37] = [
     ("slow-answers", Extent::Checks, |reference| slow_answers::check(reference).boxed_local()),
     ("conflicts", Extent::Checks, |reference| conflicts::check(reference).boxed_local()),
     ("foreign-writers", Extent::Checks, |reference| foreign_writers::check(reference).boxed_local()),
+    ("mutated-writes", Extent::Checks, |reference| mutated_writes::check(reference).boxed_local()),
     (name_taken::NAME, Extent::Checks, |reference| name_taken::check(reference).boxed_local()),
     ("namespace-deleted", Extent::Checks, |reference| namespace_deleted::check(reference).boxed_local()),
     ("one-bad-object", Extent::Checks, |reference| one_bad_object::check(reference).boxed_local()),

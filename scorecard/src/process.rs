@@ -13,7 +13,7 @@ use tokio::process::{Child, Command};
 use super::settings::{CannotJudge, Scorecard};
 
 /// What the names of the operators' users begin with, one for each process.
-const USER: &str = "operator-";
+pub(super) const USER: &str = "operator-";
 
 /// What a log has after a panic: in Rust, Go, client-go, and of a thread in Python and Java. A traceback alone is not a panic: kopf logs one
 /// for each request that is refused, and tries again.

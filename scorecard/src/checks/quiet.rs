@@ -44,17 +44,25 @@ pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJu
     }
     let mut lab = reference.settled().await?;
     let known = lab.noise.clone();
-    if let Some(writes) = writes(&mut lab, &known).await? {
-        return Ok(Verdict::fail(writes));
-    }
-    if let Some(load) = idle_load(&lab).await {
-        return Ok(Verdict::fail(load));
-    }
-    if let Some(loops) = poke(&mut lab).await? {
-        return Ok(Verdict::fail(loops));
+    if let Some(unrest) = unrest(&mut lab, &known).await? {
+        return Ok(Verdict::fail(unrest));
     }
     reference.give_back(lab).await;
     Ok(Verdict::pass("no write once settled"))
+}
+
+/// What an operator that has settled does too much of: writes, but for those that are `known`, requests, CPU time.
+pub(super) async fn unrest(
+    lab: &mut Lab<'_>,
+    known: &BTreeSet<(String, String)>,
+) -> Result<Option<String>, CannotJudge> {
+    if let Some(writes) = writes(lab, known).await? {
+        return Ok(Some(writes));
+    }
+    if let Some(load) = idle_load(lab).await {
+        return Ok(Some(load));
+    }
+    poke(lab).await
 }
 
 /// Waits for writes of an operator that has settled. What it writes, or has begun to write for ever since `known`.

@@ -853,7 +853,12 @@ impl Operator {
         if self.has("backs-off-from-deletions") && created > DELETIONS_MAX {
             return true;
         }
-        let (code, answer) = self.send_new(kind, &path, child).await;
+        let (code, mut answer) = self.send_new(kind, &path, child).await;
+        let name = child["metadata"]["name"].as_str().unwrap();
+        while self.has("insists-on-its-labels") && !answer["metadata"]["labels"].is_null() {
+            let patch = json!({"metadata": {"labels": null}});
+            (_, answer) = self.send(Method::PATCH, &format!("{path}/{name}"), patch).await;
+        }
         if code == 201 && self.has("does-not-watch-services") && kind == "services" {
             self.caches.lock().unwrap().entry(kind).or_default().insert(key(page), answer.clone());
         }
