@@ -38,6 +38,7 @@ mod throttled;
 pub(super) mod two_operators;
 pub(super) mod upgrade;
 mod watches_come_back;
+mod webhook_conversion;
 
 use std::{collections::BTreeMap, pin::pin};
 
@@ -64,7 +65,7 @@ type CheckRun = for<'r, 'a> fn(&'r Reference<'a>) -> LocalBoxFuture<'r, Result<V
 
 /// The checks in the order in which they run: those that find most first.
 #[rustfmt::skip]
-pub(super) const CHECKS: [NamedCheck; 38] = [
+pub(super) const CHECKS: [NamedCheck; 39] = [
     ("converges", Extent::Quick, |reference| ready(Ok(converges::check(reference))).boxed_local()),
     ("quiet", Extent::Quick, |reference| quiet::check(reference).boxed_local()),
     ("restart-is-silent", Extent::Quick, |reference| restart_is_silent::check(reference).boxed_local()),
@@ -101,6 +102,7 @@ pub(super) const CHECKS: [NamedCheck; 38] = [
     ("shared-children", Extent::Checks, |reference| shared_children::check(reference).boxed_local()),
     (upgrade::NAME, Extent::Checks, |reference| upgrade::check(reference).boxed_local()),
     (two_operators::NAME, Extent::Checks, |reference| two_operators::check(reference).boxed_local()),
+    ("webhook-conversion", Extent::Checks, |reference| webhook_conversion::check(reference).boxed_local()),
     ("restored-backup", Extent::Faults, |reference| restored_backup::check(reference).boxed_local()),
     ("stalled-watch", Extent::Faults, |reference| stalled_watch::check(reference).boxed_local()),
     // It compares the requests of all checks.
@@ -192,6 +194,11 @@ async fn with_children<'r, 'a>(
         return Ok(None);
     }
     Ok(Some((lab, children)))
+}
+
+/// The result of a check of webhooks without any.
+fn no_webhooks() -> Verdict {
+    Verdict::new(Outcome::Skip, "no --webhooks is given")
 }
 
 fn no_children() -> Verdict {

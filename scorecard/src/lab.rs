@@ -4,6 +4,8 @@
 //! for three times the longest pause so far. This time is counted in ticks, so a busy machine, which delays the ticks, has
 //! more of it. A difference must last for [`Scorecard::patience`], in ticks, and through a poke, until it counts.
 
+pub(super) mod webhooks;
+
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
     env,
@@ -22,6 +24,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
+use self::webhooks::Webhooks;
 use super::{
     journal::{self, Journal},
     process::{Process, Program},
@@ -137,6 +140,8 @@ pub(super) struct Lab<'a> {
     pub(super) deletions: usize,
     /// Why processes ended by themselves, and their panics.
     pub(super) incidents: Vec<String>,
+    /// `None`: they are not judged, and the operator is asked not to serve them.
+    webhooks: Option<Webhooks>,
     /// All that the operator may do. `None`: everything.
     pub(super) permissions: Option<Vec<Rule>>,
     /// What existed before the samples.
@@ -163,6 +168,10 @@ impl<'a> Lab<'a> {
         let server = ApiServer::start(options).await.map_err(|error| cannot("start a server", error))?;
         let dir = TempDir::with_prefix(DIR_PREFIX).map_err(|error| cannot("temporary directory", error))?;
         let lock = locked(dir.path()).map_err(|error| cannot("lock", error))?;
+        let has_webhooks = !scorecard.webhooks.is_empty();
+        let webhooks =
+            has_webhooks.then(|| Webhooks::new(scorecard, dir.path().join("webhooks"))).transpose();
+        let webhooks = webhooks.map_err(|error| cannot("certificate", error))?;
         Ok(Lab {
             server: Arc::new(server),
             scorecard,
@@ -173,6 +182,7 @@ impl<'a> Lab<'a> {
             starts: 0,
             deletions: 0,
             incidents: Vec::new(),
+            webhooks,
             permissions: None,
             before: HashSet::new(),
             version: 0,
@@ -200,8 +210,9 @@ impl<'a> Lab<'a> {
     pub(super) async fn with_events(scorecard: &'a Scorecard, events: usize) -> Result<Lab<'a>, CannotJudge> {
         let lab = Lab::empty(scorecard, events).await?;
         for crd in &scorecard.crds {
-            lab.create(crd, "--crd").await?;
+            lab.create(&lab.with_conversions(crd), "--crd").await?;
         }
+        lab.create_configurations().await?;
         if lab.custom_samples().next().is_none() {
             return Err(CannotJudge("--sample: no object of a kind that --crd defines".to_owned()));
         }
@@ -215,6 +226,7 @@ impl<'a> Lab<'a> {
         let checkpoint =
             checkpoint.ok_or_else(|| CannotJudge("more writes than the history keeps".to_owned()))?;
         lab.server.restore(&checkpoint);
+        lab.call_no_webhooks().await;
         (lab.before, lab.version, lab.starts) = (other.before.clone(), other.version, other.starts);
         lab.programs.clone_from(&other.programs);
         lab.earlier = other.server.writes_since(other.version);
@@ -288,7 +300,8 @@ impl<'a> Lab<'a> {
         let written = fs::write(&kubeconfig, self.server.kubeconfig_of(&user));
         written.map_err(|error| CannotJudge(format!("{}: {error}", kubeconfig.display())))?;
         let log = self.dir.path().join(format!("log-{}", self.starts));
-        self.processes.push(Process::start(program, self.starts, self.scorecard, &kubeconfig, log)?);
+        let (scorecard, webhooks) = (self.scorecard, self.webhooks.as_ref());
+        self.processes.push(Process::start(program, self.starts, scorecard, webhooks, &kubeconfig, log)?);
         Ok(())
     }
 
@@ -311,6 +324,7 @@ impl<'a> Lab<'a> {
             self.incidents.extend(process.panic());
             process.kill().await;
         }
+        self.call_no_webhooks().await;
         self.delete_leases().await;
     }
 
@@ -352,6 +366,7 @@ impl<'a> Lab<'a> {
     /// Only time in which the processes sleep counts fully: on a busy machine, they wait for a CPU. There, a client may also give up before
     /// it has a connection, so a process that could be judged without a fault and ends before its first request is started again.
     pub(super) async fn connected(&mut self) -> Result<(), CannotJudge> {
+        self.call_conversions().await;
         let usual = self.pace.map_or(0, |pace| pace.start);
         let limit = self.scorecard.start.max(TICK * usual * SLOWER_START);
         let (mut ticks, mut asleep, mut ends) = (0, 0, 0);
@@ -398,6 +413,7 @@ impl<'a> Lab<'a> {
             asleep += u32::from(self.sleeps());
         }
         self.started_within = ticks;
+        self.until_webhooks_serve().await?;
         self.settle().await?;
         Ok(())
     }
@@ -454,13 +470,11 @@ impl<'a> Lab<'a> {
         Ok(())
     }
 
-    /// Creates the samples that do not exist yet.
-    pub(super) async fn create_missing_samples(&self) -> Result<(), CannotJudge> {
-        for sample in &self.scorecard.samples {
-            let (status, _) = self.request(Method::GET, &self.path_of_sample(sample), Value::Null).await;
-            if status == 404 {
-                self.create(sample, "--sample").await?;
-            }
+    /// Creates the samples that do not exist yet, but do in another run.
+    pub(super) async fn create_missing_samples(&self, other: &Lab<'_>) -> Result<(), CannotJudge> {
+        for sample in self.scorecard.samples.iter().filter(|sample| self.stored(sample).is_none()) {
+            let sample = if self.processes.is_empty() { other.admitted(sample) } else { sample.clone() };
+            self.create(&sample, "--sample").await?;
         }
         Ok(())
     }
@@ -468,9 +482,22 @@ impl<'a> Lab<'a> {
     /// Creates the custom resources after their deletion.
     pub(super) async fn create_samples_again(&self) -> Result<(), CannotJudge> {
         for sample in self.custom_samples() {
-            self.create(sample, "--sample").await?;
+            let sample = if self.processes.is_empty() { self.admitted(sample) } else { sample.clone() };
+            self.create(&sample, "--sample").await?;
         }
         Ok(())
+    }
+
+    /// A sample as webhooks had changed it when it was created.
+    fn admitted(&self, sample: &Value) -> Value {
+        let Some(place) = self.place_of(sample).filter(|_| self.webhooks.is_some()) else {
+            return sample.clone();
+        };
+        let is_creation = |write: &WriteRecord| {
+            write.verb() == "create" && (&write.resource, &write.object) == (&place.0, &place.1)
+        };
+        let created = self.writes_since(0).into_iter().find(is_creation).and_then(|write| write.after);
+        created.map_or(sample.clone(), |created| snapshot::manifest(&created))
     }
 
     /// Whether a sample is in a namespace, and so has a copy in [`SECOND`].
@@ -497,7 +524,7 @@ impl<'a> Lab<'a> {
         children.into_iter().map(|child| format!("{}/{}", child.resource, child.key)).collect()
     }
 
-    /// Creates copies of the samples in the namespace [`SECOND`]. False if there is none with a namespace.
+    /// Creates copies of the samples in the namespace [`SECOND`]. False if there is none with a namespace, or webhooks refuse them.
     pub(super) async fn create_copies(&self) -> Result<bool, CannotJudge> {
         let namespace = json!({"metadata": {"name": SECOND}});
         self.request(Method::POST, "/api/v1/namespaces", namespace).await;
@@ -506,8 +533,12 @@ impl<'a> Lab<'a> {
             if self.is_namespaced(sample) {
                 let mut copy = sample.clone();
                 copy["metadata"]["namespace"] = SECOND.into();
-                self.create(&copy, "--sample").await?;
-                has_any |= self.custom_samples().any(|custom| custom == sample);
+                match self.create(&copy, "--sample").await {
+                    // It may have to be unique.
+                    Err(CannotJudge(why)) if why.contains(webhooks::DENIED) => {}
+                    Err(why) => return Err(why),
+                    Ok(()) => has_any |= self.custom_samples().any(|custom| custom == sample),
+                }
             }
         }
         Ok(has_any)

@@ -90,7 +90,7 @@ fn of_runs(scorecard: &Scorecard) -> impl Iterator<Item = checks::NamedCheck> {
 /// If the check has no faults to choose from, or the operator cannot be judged.
 pub async fn faults(scorecard: &Scorecard, check: &str) -> Result<Vec<String>, CannotJudge> {
     checks::validate_with_faults("--list-faults", check, check)?;
-    process::validate_placeholders(&scorecard.command)?;
+    process::validate_placeholders(&scorecard.command, scorecard)?;
     checks::faults_of(check, &Reference::of(scorecard, &[Program::Judged]).await?).await
 }
 
@@ -109,9 +109,10 @@ pub async fn run(scorecard: &Scorecard, done: impl FnMut(&CheckResult)) -> Resul
 
 async fn run_all(scorecard: &Scorecard, mut done: impl FnMut(&CheckResult)) -> Result<Report, CannotJudge> {
     checks::validate_only(&scorecard.only, &names())?;
-    process::validate_placeholders(&scorecard.command)?;
-    process::validate_placeholders(&scorecard.previous)?;
-    process::validate_placeholders(&scorecard.and)?;
+    process::validate_placeholders(&scorecard.command, scorecard)?;
+    process::validate_placeholders(&scorecard.previous, scorecard)?;
+    process::validate_placeholders(&scorecard.and, scorecard)?;
+    lab::webhooks::validate(scorecard)?;
     lab::remove_left_behind();
     let mut report = Report { checks: Vec::new(), seed: scorecard.seed };
     let mut add = |report: &mut Report, check: CheckResult| {

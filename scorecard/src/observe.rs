@@ -36,7 +36,7 @@ pub async fn observe(
     scorecard: &Scorecard,
     mut then: impl FnMut(&Arc<ApiServer>) -> Then,
 ) -> Result<(Journal, Option<String>), CannotJudge> {
-    process::validate_placeholders(&scorecard.command)?;
+    process::validate_placeholders(&scorecard.command, scorecard)?;
     let mut lab = Lab::with_events(scorecard, EVENTS_MAX).await?;
     lab.start()?;
     let (started, mut has_samples) = (Instant::now(), false);
@@ -75,11 +75,11 @@ pub async fn run_program(
     kubeconfig: &Path,
     is_enough: impl Future<Output = ()>,
 ) -> Result<Option<String>, CannotJudge> {
-    process::validate_placeholders(command)?;
-    let dir = tempfile::tempdir().map_err(|error| CannotJudge(format!("log: {error}")))?;
     let settings = Scorecard::new(Vec::new(), Vec::new(), command.to_vec());
+    process::validate_placeholders(command, &settings)?;
+    let dir = tempfile::tempdir().map_err(|error| CannotJudge(format!("log: {error}")))?;
     let log = dir.path().join("operator.log");
-    let mut process = Process::start(Program::Judged, 1, &settings, kubeconfig, log)?;
+    let mut process = Process::start(Program::Judged, 1, &settings, None, kubeconfig, log)?;
     let mut is_enough = pin!(is_enough);
     let end = loop {
         if let Some(end) = process.ended() {

@@ -10,7 +10,10 @@ use std::{
 
 use tokio::process::{Child, Command};
 
-use super::settings::{CannotJudge, Scorecard};
+use super::{
+    lab::webhooks::{PLACEHOLDERS, Webhooks},
+    settings::{CannotJudge, Scorecard},
+};
 
 /// What the names of the operators' users begin with, one for each process.
 pub(super) const USER: &str = "operator-";
@@ -26,15 +29,21 @@ const USER_TIME: usize = 11;
 const MILLIS_PER_TICK: u64 = 10;
 
 /// An error if an argument has something like `{kubeconfig}` that is not it. `${KUBECONFIG}` is for a shell.
-pub(super) fn validate_placeholders(command: &[String]) -> Result<(), CannotJudge> {
+pub(super) fn validate_placeholders(command: &[String], scorecard: &Scorecard) -> Result<(), CannotJudge> {
     for word in command {
         for (at, _) in word.match_indices('{') {
             let (before, inside) = (&word[..at], word[at + 1..].split('}').next().unwrap_or_default());
             let letters: String = inside.to_lowercase().chars().filter(|char| char.is_alphabetic()).collect();
-            let is_like = letters.starts_with("kubeconfig");
-            if is_like && inside != "kubeconfig" && !before.ends_with('$') {
-                let what = format!("{{{inside}}} is not replaced; {{kubeconfig}} becomes the path");
-                return Err(CannotJudge(format!("COMMAND {word}: {what}")));
+            let (known, what): (&[&str], &str) = if letters.starts_with("kubeconfig") {
+                (&["kubeconfig"], "{kubeconfig} becomes the path")
+            } else if letters.starts_with("webhook") {
+                let known: &[&str] = if scorecard.webhooks.is_empty() { &[] } else { &PLACEHOLDERS };
+                (known, "with --webhooks, {webhook-port} and {webhook-cert-dir} are")
+            } else {
+                continue;
+            };
+            if !known.contains(&inside) && !before.ends_with('$') {
+                return Err(CannotJudge(format!("COMMAND {word}: {{{inside}}} is not replaced; {what}")));
             }
         }
     }
@@ -53,7 +62,7 @@ pub(super) enum Program {
 }
 
 impl Program {
-    const ALL: [Program; 3] = [Program::Judged, Program::Previous, Program::Other];
+    pub(super) const ALL: [Program; 3] = [Program::Judged, Program::Previous, Program::Other];
 
     /// The name of the user as which the process of a start asks: `operator-1`, `operator-2-previous`.
     pub(super) fn user(self, start: usize) -> String {
@@ -82,7 +91,7 @@ impl Program {
         }
     }
 
-    fn command(self, scorecard: &Scorecard) -> &[String] {
+    pub(super) fn command(self, scorecard: &Scorecard) -> &[String] {
         match self {
             Program::Judged => &scorecard.command,
             Program::Previous => &scorecard.previous,
@@ -109,20 +118,27 @@ impl Process {
         program: Program,
         start: usize,
         scorecard: &Scorecard,
+        webhooks: Option<&Webhooks>,
         kubeconfig: &Path,
         log: PathBuf,
     ) -> Result<Process, CannotJudge> {
         let cannot = |what: &str, error: io::Error| CannotJudge(format!("{what}: {error}"));
         let path = kubeconfig.to_string_lossy();
         let command = program.command(scorecard);
-        let words: Vec<String> = command.iter().map(|word| word.replace("{kubeconfig}", &path)).collect();
+        let mut words: Vec<String> = command.iter().map(|word| word.replace("{kubeconfig}", &path)).collect();
+        for (placeholder, value) in webhooks.into_iter().flat_map(|webhooks| webhooks.values(program)) {
+            words.iter_mut().for_each(|word| *word = word.replace(&format!("{{{placeholder}}}"), &value));
+        }
         let Some((name, arguments)) = words.split_first() else {
             return Err(CannotJudge("no COMMAND is given after --".to_owned()));
         };
         let output = File::create(&log).map_err(|error| cannot("log", error))?;
         let errors = output.try_clone().map_err(|error| cannot("log", error))?;
         let mut started = Command::new(name);
-        started.args(arguments).env("KUBECONFIG", kubeconfig).env("ENABLE_WEBHOOKS", "false");
+        started.args(arguments).env("KUBECONFIG", kubeconfig);
+        if webhooks.is_none() {
+            started.env("ENABLE_WEBHOOKS", "false");
+        }
         started.stdin(Stdio::null()).stdout(output).stderr(errors).kill_on_drop(true);
         // Ctrl-C is for us, not for the operator.
         #[cfg(unix)]

@@ -224,7 +224,7 @@ impl<'a> Reference<'a> {
     /// A run that begins with the state at a version of the first run without a fault.
     pub(super) async fn at(&self, version: u64) -> Result<Lab<'a>, CannotJudge> {
         let lab = Lab::at(&self.first, version).await?;
-        lab.create_missing_samples().await?;
+        lab.create_missing_samples(&self.first).await?;
         self.begin(lab).await
     }
 

@@ -26,9 +26,13 @@ pub struct Scorecard {
     pub samples: Vec<Value>,
     /// The Roles and ClusterRoles that the operator is shipped with, and their bindings.
     pub rbac: Vec<Value>,
+    /// The configurations of the operator's webhooks. Without any, it is asked not to serve them, by `ENABLE_WEBHOOKS=false`. A CRD may have a conversion
+    /// webhook as well.
+    pub webhooks: Vec<Value>,
     /// The manifests of a bundle for the Operator Lifecycle Manager.
     pub bundle: Vec<Value>,
-    /// The program and its arguments. `{kubeconfig}` in them becomes the path of the kubeconfig, which is also in `KUBECONFIG`.
+    /// The program and its arguments. `{kubeconfig}` in them becomes the path of the kubeconfig, which is also in `KUBECONFIG`. With [`webhooks`](Self::webhooks),
+    /// `{webhook-port}` becomes the port at which to serve them, 9443 without it, and `{webhook-cert-dir}` the directory with `tls.crt` and `tls.key`.
     /// Without a program, only the checks of files run.
     pub command: Vec<String>,
     /// The program of the version before, and its arguments, to test the upgrade from it.
@@ -65,6 +69,7 @@ impl Scorecard {
             crds,
             samples,
             rbac: Vec::new(),
+            webhooks: Vec::new(),
             bundle: Vec::new(),
             command,
             previous: Vec::new(),

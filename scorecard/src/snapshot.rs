@@ -384,6 +384,18 @@ fn names_by_uid(checkpoint: &Checkpoint) -> HashMap<String, String> {
 }
 
 /// An object without what differs between runs.
+/// What a user would write to create an object.
+pub(super) fn manifest(object: &Value) -> Value {
+    let mut manifest = object.clone();
+    if let Some(fields) = manifest.as_object_mut() {
+        fields.remove("status");
+    }
+    if let Some(Value::Object(metadata)) = manifest.get_mut("metadata") {
+        SERVER_FIELDS.iter().for_each(|field| drop(metadata.remove(*field)));
+    }
+    manifest
+}
+
 pub(super) fn normalised(object: &Value, names: &HashMap<String, String>, with_status: bool) -> Value {
     let mut value = normalised_in_order(object, names, with_status);
     by_name(&mut value);

@@ -71,6 +71,10 @@ struct ScorecardFlags {
     /// File or directory with the Roles that the operator is shipped with, and their bindings; may be repeated
     #[arg(long, value_name = "PATH")]
     rbac: Vec<PathBuf>,
+    /// File or directory with the configurations of the operator's webhooks, which COMMAND serves at {webhook-port}, by default 9443, with tls.crt and
+    /// tls.key of {webhook-cert-dir}; may be repeated
+    #[arg(long, value_name = "PATH", requires = "command")]
+    webhooks: Vec<PathBuf>,
     /// Directory with a bundle for the Operator Lifecycle Manager
     #[arg(long, value_name = "DIR")]
     bundle: Option<PathBuf>,
@@ -150,6 +154,7 @@ pub(super) fn main(args: ScorecardArgs) -> Result<(), Failure> {
     log.start(Level::WARN);
     let mut settings = args.objects.settings(&args.command)?;
     settings.rbac = objects("--rbac", &args.rbac)?;
+    settings.webhooks = objects("--webhooks", &args.webhooks)?;
     if let Some(dir) = &args.bundle {
         let manifests = dir.join("manifests");
         settings.bundle = objects("--bundle", &[if manifests.is_dir() { manifests } else { dir.clone() }])?;
@@ -322,10 +327,11 @@ fn print(args: &ScorecardFlags, check: &CheckResult) -> Result<(), Failure> {
 fn replay(args: &ScorecardFlags, check: &CheckResult) -> String {
     let mut words = vec!["listwatch scorecard".to_owned()];
     let paths = |paths: &[PathBuf]| paths.iter().map(|path| path.display().to_string()).collect();
-    let flags: [(&str, Vec<String>); 9] = [
+    let flags: [(&str, Vec<String>); 10] = [
         ("--crd", paths(&args.objects.crd)),
         ("--sample", paths(&args.objects.sample)),
         ("--rbac", paths(&args.rbac)),
+        ("--webhooks", paths(&args.webhooks)),
         ("--bundle", paths(args.bundle.as_slice())),
         ("--previous", args.previous.iter().cloned().collect()),
         ("--and", args.and.iter().cloned().collect()),

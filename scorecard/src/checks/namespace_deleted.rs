@@ -17,7 +17,7 @@ pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJu
     let mut lab = reference.settled().await?;
     if !lab.create_copies().await? {
         reference.give_back(lab).await;
-        return Ok(Verdict::new(Outcome::Skip, "the samples have no namespace"));
+        return Ok(Verdict::new(Outcome::Skip, "there can be no copy in another namespace"));
     }
     lab.settle().await?;
     let before = lab.server.request_count();

@@ -32,7 +32,7 @@ pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJu
     }
     if !lab.create_copies().await? {
         reference.give_back(lab).await;
-        return Ok(Verdict::new(Outcome::Skip, "the samples have no namespace"));
+        return Ok(Verdict::new(Outcome::Skip, "there can be no copy in another namespace"));
     }
     let (since, started) = (lab.server.request_count(), Instant::now());
     lab.wait(RETRIES).await;

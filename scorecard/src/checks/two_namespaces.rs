@@ -17,7 +17,7 @@ pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJu
     let before = lab.server.version();
     if !lab.create_copies().await? {
         reference.give_back(lab).await;
-        return Ok(Verdict::new(Outcome::Skip, "the samples have no namespace"));
+        return Ok(Verdict::new(Outcome::Skip, "there can be no copy in another namespace"));
     }
     let is_second = |write: &WriteRecord| write.object.starts_with(&format!("{SECOND}/"));
     let begun = |lab: &Lab<'_>| match lab.work_since(before).iter().any(is_second) {

@@ -8,6 +8,7 @@
 mod operator;
 mod sieve;
 mod static_checks;
+mod webhooks;
 
 use std::{env, fs, time::Duration};
 
@@ -16,7 +17,7 @@ use listwatch_scorecard::{self as scorecard, CannotJudge, CheckResult, Extent, O
 use serde_json::{Value, json};
 
 /// The bugs, the check that finds each, and what it says.
-const BUGS: [(&str, &str, &str); 65] = [
+const BUGS: [(&str, &str, &str); 66] = [
     ("panics", "converges", "panicked at"),
     ("polls", "quiet", " requests in "),
     ("spins", "quiet", " s of CPU time in "),
@@ -218,6 +219,11 @@ const BUGS: [(&str, &str, &str); 65] = [
         "two-operators",
         "the operator of --and was killed before update/configmaps/default/a#1: configmaps/default/a .data.paint is null, expected \"red\"",
     ),
+    (
+        "loses-titles",
+        "webhook-conversion",
+        "/apis/example.com/v1/namespaces/default/pages/a, written in example.com/v2: .spec.title does not come back",
+    ),
     ("trusts-silence", "stalled-watch", "was not created again within 4 s, while its watch was silent"),
     ("deletes-by-name", "time-travel", "it deleted secrets/default/a of the new object"),
     ("deletes-by-name-at-times", "time-travel", "it deleted secrets/default/a of the new object"),
@@ -320,12 +326,14 @@ fn role(missing: &str) -> Value {
 }
 
 /// `converges FAIL`, for each check that found something. One warns of the Secrets in the ClusterRole. Without a bundle, without other objects than Pages,
-/// without pages of lists, without a previous version, and without a second operator, one each is skipped.
+/// without pages of lists, without a previous version, and without a second operator, one each is skipped, and those of webhooks without any.
 fn found(report: &Report) -> Vec<String> {
     let found = report.checks.iter().filter(|check| check.verdict.result != Outcome::Pass);
     let found = found.filter(|check| match check.verdict.result {
-        Outcome::Skip => !["bundle-valid", "follows-inputs", "long-lists", "upgrade", "two-operators"]
-            .contains(&check.name),
+        Outcome::Skip => {
+            let skipped = ["bundle-valid", "follows-inputs", "long-lists", "upgrade", "two-operators"];
+            !skipped.contains(&check.name) && !check.name.starts_with("webhook-")
+        }
         Outcome::Warn => check.name != "least-privilege",
         Outcome::Pass | Outcome::Fail => true,
     });
@@ -531,12 +539,15 @@ fn larger_samples() -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn an_operator_that_needs_other_objects_and_shrinks_passes_all_checks() {
-    let scorecard = Scorecard { samples: larger_samples(), ..settings(command("")) };
+async fn an_operator_with_webhooks_that_needs_other_objects_and_shrinks_passes_all_checks() {
+    let mut scorecard = Scorecard { samples: larger_samples(), ..settings(command("")) };
+    webhooks::add(&mut scorecard, "");
     let report = scorecard::run(&scorecard, |check| println!("{check}")).await.unwrap();
     assert_eq!(found(&report), Vec::<String>::new());
-    let followed = report.checks.iter().find(|check| check.name == "follows-inputs").unwrap();
-    assert_eq!(followed.verdict.result, Outcome::Pass);
+    let also =
+        report.checks.iter().filter(|one| one.name == "follows-inputs" || one.name.starts_with("webhook-"));
+    let passed = also.filter(|check| check.verdict.result == Outcome::Pass).count();
+    assert_eq!(passed, 2);
 }
 
 #[tokio::test]
@@ -569,6 +580,7 @@ fn impatient(bug: &str) -> Scorecard {
         // The other tests need the CPU.
         "spins" => drop(command.splice(..0, ["nice", "-n", "19"].map(str::to_owned))),
         "reads-sources-once" | "keeps-the-first-shards" => samples = larger_samples(),
+        "loses-titles" => samples[0]["spec"]["title"] = "first".into(),
         "first-title-is-for-ever" => {
             let mut other = page();
             other["metadata"]["name"] = "b".into();
@@ -577,7 +589,12 @@ fn impatient(bug: &str) -> Scorecard {
         }
         _ => {}
     }
-    Scorecard { seed: 3, patience: Duration::from_secs(1), rbac, samples, previous, and, ..settings(command) }
+    let patience = Duration::from_secs(1);
+    let mut scorecard = Scorecard { seed: 3, patience, rbac, samples, previous, and, ..settings(command) };
+    if webhooks::BUGS.contains(&bug) {
+        webhooks::add(&mut scorecard, bug);
+    }
+    scorecard
 }
 
 /// What is wrong with the report about an operator with a bug.
@@ -732,6 +749,17 @@ async fn what_cannot_be_judged_is_an_error_in_one_line() {
         let error = format!("COMMAND {word}: {{{name}}} is not replaced; {{kubeconfig}} becomes the path");
         assert_eq!(judged(quick(&format!("true {word}"))).await, error);
     }
+    let error = "COMMAND --port={webhook-port}: {webhook-port} is not replaced; with --webhooks, {webhook-port} and {webhook-cert-dir} are";
+    assert_eq!(judged(quick("true --port={webhook-port}")).await, error);
+    let mut wrong = quick("true");
+    webhooks::add(&mut wrong, "");
+    wrong.samples[0]["apiVersion"] = "example.com/v2".into();
+    assert!(
+        judged(wrong).await.starts_with("--sample: Page \"a\": must have the version that its CRD stores: ")
+    );
+    let mut wrong = quick("true");
+    wrong.webhooks = vec![page()];
+    assert!(judged(wrong).await.starts_with("--webhooks: holds no MutatingWebhookConfiguration or "));
     let no_words = judged(quick("false {kubeconfig} ${KUBECONFIG} {kube:1} {{.kube}} {")).await;
     assert!(no_words.starts_with("COMMAND ended before its first request: "), "{no_words}");
     let previous = vec!["false".to_owned()];

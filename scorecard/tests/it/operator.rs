@@ -23,6 +23,8 @@ use tokio::{
     time::{sleep, timeout},
 };
 
+use crate::webhooks;
+
 const KINDS: [&str; 5] = ["pages", "secrets", "configmaps", "services", "deployments"];
 
 /// The further kinds of the operator `of-two-kinds`.
@@ -133,6 +135,7 @@ pub async fn run(bug: String) {
         eprintln!("Handler failed, and will try again:\nTraceback (most recent call last):");
     }
     let operator = Arc::new(Operator::new(bug));
+    tokio::spawn(webhooks::serve(Arc::clone(&operator)));
     for kind in operator.kinds().filter(|kind| operator.watches(kind)) {
         let operator = Arc::clone(&operator);
         tokio::spawn(async move { operator.follow(kind).await });
@@ -237,7 +240,7 @@ impl Operator {
         kind != "services" || !self.has("does-not-watch-services")
     }
 
-    fn has(&self, bug: &str) -> bool {
+    pub fn has(&self, bug: &str) -> bool {
         self.bug == bug
     }
 
