@@ -260,6 +260,15 @@ impl Lab<'_> {
         }
     }
 
+    /// Asks for a create without effect: the object that would be stored, or why it is refused.
+    pub(crate) async fn dry_run(&self, object: &Value) -> Result<Value, String> {
+        let path = format!("{}?dryRun=All", self.collection_path(object));
+        match self.request(Method::POST, &path, object.clone()).await {
+            (201, created) => Ok(created),
+            (_, answer) => Err(message(&answer).to_owned()),
+        }
+    }
+
     /// A sample as an object of each version, if a webhook converts them.
     pub(crate) fn converted_versions(&self, sample: &Value) -> Vec<Value> {
         versions(self.scorecard, sample).into_iter().map(|(_, object)| object).collect()
