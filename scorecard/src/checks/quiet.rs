@@ -131,7 +131,7 @@ pub(super) fn loops(lab: &Lab<'_>, known: &BTreeSet<(String, String)>) -> Option
 }
 
 /// The operator's writes since a version: `update configmaps/default/web .data.time`.
-fn described(lab: &Lab<'_>, version: u64) -> Vec<String> {
+pub(super) fn described(lab: &Lab<'_>, version: u64) -> Vec<String> {
     let writes = lab.work_since(version);
     let text = writes
         .iter()
