@@ -28,6 +28,7 @@ use super::{Lab, TICK};
 use crate::{
     process::Program,
     settings::{CannotJudge, Scorecard},
+    snapshot::POKE,
 };
 
 /// What stands in braces for the port, and for the directory with `tls.crt` and `tls.key`.
@@ -99,7 +100,7 @@ fn free_port() -> u16 {
 }
 
 /// An authority, a certificate of it, and the key of this certificate, in PEM.
-struct Identity {
+pub(crate) struct Identity {
     ca: String,
     certificate: String,
     key: String,
@@ -179,6 +180,9 @@ pub(crate) fn message(answer: &Value) -> &str {
 /// What the server says if a webhook has refused an object.
 pub(crate) const DENIED: &str = "denied the request";
 
+/// What an answer says if a webhook could not be called: for admission, and for a conversion.
+const FAILED_CALLS: [&str; 2] = ["failed calling webhook", "conversion webhook for"];
+
 impl Lab<'_> {
     /// Creates the configurations, without webhooks until an operator serves them.
     pub(super) async fn create_configurations(&self) -> Result<(), CannotJudge> {
@@ -240,11 +244,21 @@ impl Lab<'_> {
 
     /// Lets the server call the webhooks of the configurations.
     pub(crate) async fn call_webhooks(&self) {
+        self.call_webhooks_as(|_| {}).await;
+    }
+
+    /// As [`Lab::call_webhooks`]. A call that fails is an error, whatever the `failurePolicy`.
+    pub(crate) async fn call_webhooks_strictly(&self) {
+        self.call_webhooks_as(|webhook| webhook["failurePolicy"] = "Fail".into()).await;
+    }
+
+    async fn call_webhooks_as(&self, change: impl Fn(&mut Value)) {
         let Some(webhooks) = &self.webhooks else { return };
         for configuration in configurations(self.scorecard) {
             let mut all = configuration["webhooks"].as_array().cloned().unwrap_or_default();
             for webhook in &mut all {
                 webhook["clientConfig"] = webhooks.client_config(&webhook["clientConfig"], self.serving());
+                change(webhook);
             }
             self.request(Method::PATCH, &self.path_of_sample(configuration), json!({"webhooks": all})).await;
         }
@@ -260,6 +274,23 @@ impl Lab<'_> {
         }
     }
 
+    /// Lets the server call all webhooks strictly, and trust only a new authority.
+    pub(crate) async fn trust_new_authority(&mut self) -> Result<Identity, CannotJudge> {
+        let identity = Identity::new().map_err(|error| CannotJudge(format!("certificate: {error}")))?;
+        if let Some(webhooks) = &mut self.webhooks {
+            webhooks.ca.clone_from(&identity.ca);
+        }
+        self.call_conversions().await;
+        self.call_webhooks_strictly().await;
+        Ok(identity)
+    }
+
+    /// Replaces the certificate of the operator.
+    pub(crate) fn replace_certificate(&self, identity: &Identity) -> Result<(), CannotJudge> {
+        let written = self.webhooks.as_ref().map_or(Ok(()), |webhooks| webhooks.write(identity));
+        written.map_err(|error| CannotJudge(format!("certificate: {error}")))
+    }
+
     /// Asks for a create without effect: the object that would be stored, or why it is refused.
     pub(crate) async fn dry_run(&self, object: &Value) -> Result<Value, String> {
         let path = format!("{}?dryRun=All", self.collection_path(object));
@@ -272,5 +303,29 @@ impl Lab<'_> {
     /// A sample as an object of each version, if a webhook converts them.
     pub(crate) fn converted_versions(&self, sample: &Value) -> Vec<Value> {
         versions(self.scorecard, sample).into_iter().map(|(_, object)| object).collect()
+    }
+
+    /// Sends requests without effect for which the server calls the webhooks. Why one of them could not be called.
+    pub(crate) async fn failed_call(&self) -> Option<String> {
+        let poke = json!({"metadata": {"annotations": {POKE: "dry run"}}});
+        for sample in self.custom_samples() {
+            let mut other = sample.clone();
+            other["metadata"]["name"] = "scorecard-dry-run".into();
+            let mut failures = vec![self.dry_run(&other).await.err().unwrap_or_default()];
+            let mut objects = self.converted_versions(sample);
+            objects.push(sample.clone());
+            for object in &objects {
+                let path = self.path_of_sample(object);
+                let (_, answer) =
+                    self.request(Method::PATCH, &format!("{path}?dryRun=All"), poke.clone()).await;
+                failures.push(message(&answer).to_owned());
+            }
+            let is_failed_call = |why: &String| FAILED_CALLS.iter().any(|words| why.contains(words));
+            let failure = failures.into_iter().find(is_failed_call);
+            if failure.is_some() {
+                return failure;
+            }
+        }
+        None
     }
 }
