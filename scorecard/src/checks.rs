@@ -42,6 +42,7 @@ mod webhook_certificate;
 mod webhook_conversion;
 mod webhook_down;
 mod webhook_old_objects;
+mod webhook_slow;
 mod webhook_twice;
 
 use std::{collections::BTreeMap, pin::pin};
@@ -69,7 +70,7 @@ type CheckRun = for<'r, 'a> fn(&'r Reference<'a>) -> LocalBoxFuture<'r, Result<V
 
 /// The checks in the order in which they run: those that find most first.
 #[rustfmt::skip]
-pub(super) const CHECKS: [NamedCheck; 43] = [
+pub(super) const CHECKS: [NamedCheck; 44] = [
     ("converges", Extent::Quick, |reference| ready(Ok(converges::check(reference))).boxed_local()),
     ("quiet", Extent::Quick, |reference| quiet::check(reference).boxed_local()),
     ("restart-is-silent", Extent::Quick, |reference| restart_is_silent::check(reference).boxed_local()),
@@ -111,6 +112,7 @@ pub(super) const CHECKS: [NamedCheck; 43] = [
     ("webhook-down", Extent::Checks, |reference| webhook_down::check(reference).boxed_local()),
     ("webhook-twice", Extent::Checks, |reference| webhook_twice::check(reference).boxed_local()),
     ("webhook-certificate", Extent::Checks, |reference| webhook_certificate::check(reference).boxed_local()),
+    ("webhook-slow", Extent::Checks, |reference| webhook_slow::check(reference).boxed_local()),
     ("restored-backup", Extent::Faults, |reference| restored_backup::check(reference).boxed_local()),
     ("stalled-watch", Extent::Faults, |reference| stalled_watch::check(reference).boxed_local()),
     // It compares the requests of all checks.

@@ -16,6 +16,7 @@ use std::{
         LazyLock,
         atomic::{AtomicU16, Ordering},
     },
+    time::Duration,
 };
 
 use base64::{Engine, prelude::BASE64_STANDARD};
@@ -39,6 +40,9 @@ const DEFAULT_PORT: u16 = 9443;
 
 /// Linux gives ports from 32768 on to clients: one could have the port of an operator that is down.
 const PORTS: Range<u16> = 20_000..32_000;
+
+/// `timeoutSeconds` by default.
+const DEFAULT_TIMEOUT_SECS: u64 = 10;
 
 const KINDS: [&str; 2] = ["MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"];
 
@@ -119,6 +123,13 @@ impl Identity {
             CertificateParams::new(vec!["127.0.0.1".to_owned()])?.signed_by(&key, &issuer)?.pem();
         Ok(Identity { ca, certificate, key: key.serialize_pem() })
     }
+}
+
+/// The shortest time that a webhook of the configurations has for its answer.
+pub(crate) fn timeout(scorecard: &Scorecard) -> Duration {
+    let webhooks = configurations(scorecard).flat_map(|one| one["webhooks"].as_array().into_iter().flatten());
+    let secs = webhooks.map(|webhook| webhook["timeoutSeconds"].as_u64().unwrap_or(DEFAULT_TIMEOUT_SECS));
+    Duration::from_secs(secs.min().unwrap_or(DEFAULT_TIMEOUT_SECS))
 }
 
 /// Whether a CRD has a conversion webhook.
