@@ -22,6 +22,10 @@ const NETWORK_POLICY: &str = include_str!("../manifests/base/network-policy/netw
 pub(crate) const WEBHOOK_PORT: u16 = 9443;
 
 /// By which the selectors find the Pods: <https://kubernetes.io/docs/concepts/overview/working-with-objects/common-labels/>.
+/// Of a write for which the API server calls the webhooks: an object that is being deleted can lose its finalizers, but a change of its spec
+/// is judged, because a cleanup may depend on it. A kind without a spec is not judged then.
+const NOT_DELETED: &str = "request.operation == 'CREATE' || !has(oldObject.metadata.deletionTimestamp) || \
+    has(object.spec) && !(has(oldObject.spec) && object.spec == oldObject.spec)";
 const NAME_LABEL: &str = "app.kubernetes.io/name";
 const RBAC_VERSION: &str = "rbac.authorization.k8s.io/v1";
 
@@ -149,7 +153,7 @@ impl Installation {
         // No write of the operator itself, or at the end of an object, waits for the operator.
         let user = format!("system:serviceaccount:{}:{}", self.namespace, self.name);
         let conditions = json!([
-            {"name": "not-deleted", "expression": "!has(object.metadata.deletionTimestamp)"},
+            {"name": "not-deleted", "expression": NOT_DELETED},
             {"name": "not-by-the-operator", "expression": format!("request.userInfo.username != '{user}'")},
         ]);
         let namespaces = json!({"matchExpressions": [{

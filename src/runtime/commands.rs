@@ -322,8 +322,9 @@ fn installation(
     } = flags;
     let runtime = Runtime::offline()?.leader_election(LeaderElection::default())?;
     let mut runtime = controllers(runtime.namespaces(watched.clone())?);
-    let files = more.iter().find(|(name, _)| name == WEBHOOK_CERT_DIR);
-    runtime.webhooks.read_certificates(files.map(|(_, directory)| directory.into()));
+    if let Some((_, directory)) = more.iter().find(|(name, _)| name == WEBHOOK_CERT_DIR) {
+        runtime.webhooks.read_certificates(Some(directory.into()));
+    }
     let definitions = definitions_of(&runtime)?;
     let webhooks = runtime.webhook_installation();
     let mut variables = vec![

@@ -193,9 +193,11 @@ impl AdmissionRequest {
         server::read(body, API_VERSION, KIND)
     }
 
-    /// Whether the object waits for finalizers.
+    /// Whether the object waits for finalizers, and keeps its spec: a cleanup may depend on it.
     pub(super) fn is_being_deleted(&self) -> bool {
-        self.object["metadata"]["deletionTimestamp"].is_string()
+        self.old_object.as_ref().is_some_and(|old| {
+            old["metadata"]["deletionTimestamp"].is_string() && old["spec"] == self.object["spec"]
+        })
     }
 
     /// With typed objects. `Err`: the object does not decode, so it cannot be judged.
