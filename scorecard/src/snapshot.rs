@@ -383,7 +383,6 @@ fn names_by_uid(checkpoint: &Checkpoint) -> HashMap<String, String> {
     checkpoint.objects().filter_map(name).collect()
 }
 
-/// An object without what differs between runs.
 /// What a user would write to create an object.
 pub(super) fn manifest(object: &Value) -> Value {
     let mut manifest = object.clone();
@@ -396,6 +395,7 @@ pub(super) fn manifest(object: &Value) -> Value {
     manifest
 }
 
+/// An object without what differs between runs.
 pub(super) fn normalised(object: &Value, names: &HashMap<String, String>, with_status: bool) -> Value {
     let mut value = normalised_in_order(object, names, with_status);
     by_name(&mut value);

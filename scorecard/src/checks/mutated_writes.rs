@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::quiet;
 use crate::{
-    lab::Lab,
+    lab::{Lab, webhooks::message},
     process::USER,
     reference::Reference,
     report::{Outcome, Verdict},
@@ -27,7 +27,7 @@ pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJu
     let mut lab = reference.lab().await?;
     lab.connected().await?;
     let known = lab.noise.clone();
-    mutate_writes(&lab).await;
+    mutate_writes(&lab).await?;
     lab.create_samples().await?;
     lab.until_work_since(lab.version).await;
     lab.settle().await?;
@@ -57,7 +57,7 @@ pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJu
 }
 
 /// Creates a policy for the children. Labels of a custom resource may rightly go to its children.
-async fn mutate_writes(lab: &Lab<'_>) {
+async fn mutate_writes(lab: &Lab<'_>) -> Result<(), CannotJudge> {
     let groups: Vec<&str> =
         lab.custom_samples().filter_map(|sample| sample["apiVersion"].as_str()?.split('/').next()).collect();
     let of_operator =
@@ -73,13 +73,16 @@ async fn mutate_writes(lab: &Lab<'_>) {
         let spec = json!({"matchConstraints": {"resourceRules": [rule]}, "reinvocationPolicy": "Never",
             "matchConditions": [{"name": "of-operator", "expression": of_operator}],
             "mutations": [{"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": expression}}]});
-        lab.request(
-            Method::POST,
-            &format!("{API}/mutatingadmissionpolicies"),
-            json!({"metadata": {"name": name}, "spec": spec}),
-        )
-        .await;
-        let binding = json!({"metadata": {"name": name}, "spec": {"policyName": name}});
-        lab.request(Method::POST, &format!("{API}/mutatingadmissionpolicybindings"), binding).await;
+        for (plural, spec) in [
+            ("mutatingadmissionpolicies", spec),
+            ("mutatingadmissionpolicybindings", json!({"policyName": name})),
+        ] {
+            let object = json!({"metadata": {"name": name}, "spec": spec});
+            let (status, answer) = lab.request(Method::POST, &format!("{API}/{plural}"), object).await;
+            if status != 201 {
+                return Err(CannotJudge(format!("{plural}/{name}: {}", message(&answer))));
+            }
+        }
     }
+    Ok(())
 }
