@@ -21,7 +21,6 @@ use listwatch::{
     client::Client,
     cluster::Events,
     controller::{Controller, Next, Operator, Reconcile, ReconcileError},
-    rbac::Verb,
     resource::{INSTANCE, LabelSelector, Labels, MANAGED_BY, ObjectMeta, kinds::*},
     runtime::Setup,
 };
@@ -56,7 +55,7 @@ pub fn controller(setup: &Setup) -> Controller<MyWebservers> {
         deployments: webs.children().selector_may_lack(MANAGED_BY),
         services: webs.children().owning(CLUSTER_IP_ONLY),
     };
-    webs.needs::<PodReadiness>(&[Verb::List], "Optional: to report why the Pods of an object do not run.");
+    webs.needs_pods();
     webs.run_by(operator)
 }
 

@@ -25,7 +25,7 @@ use crate::{
     correction_backoff::{CORRECTIONS, CorrectionBackoff},
     queue::{Queue, Urgency},
     rbac::{Permission, Reach, Verb},
-    resource::{Key, Resource, Scope, list::Found},
+    resource::{Key, Resource, Scope, kinds::PodReadiness, list::Found},
     store::{Change, Listening},
 };
 
@@ -98,10 +98,18 @@ impl<K: Resource> Builder<K> {
 
     /// Declares that the operator sends these requests itself for objects of a kind, in the namespaces of its own objects, and why. What the
     /// builder opens is known, and so are the writes to children and to the status: this is for [`Cluster::get_live`],
-    /// [`Cluster::create`], [`Reconcile::keep_once`], or the Pods that [`Reconcile::rollout`] lists. See
+    /// [`Cluster::create`] or [`Reconcile::keep_once`]. See
     /// [`Runtime::permissions`](crate::runtime::Runtime::permissions).
     pub fn needs<C: Resource>(&self, verbs: &[Verb], reason: &str) {
         self.declares::<C>(&self.shared.objects, verbs, reason);
+    }
+
+    /// Declares that [`Reconcile::rollout`] lists Pods.
+    pub fn needs_pods(&self) {
+        self.needs::<PodReadiness>(
+            &[Verb::List],
+            "Optional: to report why the Pods of an object do not run.",
+        );
     }
 
     /// [`Builder::needs`], in all namespaces.

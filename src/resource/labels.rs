@@ -12,11 +12,20 @@ use serde::{
 };
 use smallvec::SmallVec;
 
+use super::{INSTANCE, MANAGED_BY, Resource};
+
 /// A sorted set of `key=value`.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Labels(Box<str>);
 
 impl Labels {
+    /// Those of the children of an owner: its name in `app.kubernetes.io/instance`, and the name of its operator in
+    /// `app.kubernetes.io/managed-by`.
+    #[must_use]
+    pub fn of<O: Resource>(owner: &O, operator: &str) -> Labels {
+        [(INSTANCE, &*owner.metadata().name), (MANAGED_BY, operator)].into_iter().collect()
+    }
+
     /// The value of `key`.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&str> {

@@ -44,8 +44,8 @@ const WORDS: &str = "abstract as async await become box break const continue cra
 const TYPES: &str = "BTreeMap Box Children Cleanup Client Conditions ConfigMap Container Controller CronJob CronJobSpec Decision DeleteOptions Deployment \
     DeploymentSpec Deserialize Err HttpIngressPath HttpIngressRule Ingress IngressBackend IngressRule IngressServiceBackend IngressSpec JobSpec \
     JobTemplate JsonSchema Key LabelSelector Labels Next None ObjectMeta Ok Operator Option Part Patch PersistentVolumeClaim \
-    PersistentVolumeClaimSpec Pod PodSpec PodTemplate Reconcile ReconcileError Resource ResourceRequirements Result Review Runtime RuntimeError Self Serialize \
-    Service ServiceBackendPort ServicePort ServiceSpec Setup Some String TestServer Validator Value Vec Verb Verdict Webhooks";
+    PersistentVolumeClaimSpec PodSpec PodTemplate Reconcile ReconcileError Resource ResourceRequirements Result Review Runtime RuntimeError Self Serialize \
+    Service ServiceBackendPort ServicePort ServiceSpec Setup Some String TestServer Validator Value Vec Verdict Webhooks";
 
 /// What to do about a kind that there is.
 const ANOTHER: &str = "choose another kind; another version of it is a few lines, beside crd::of in the documentation of listwatch";

@@ -6,11 +6,7 @@ use listwatch::{
     cluster::Watch,
     controller::{Controller, Named, Next, Operator, Reconcile, ReconcileError},
     crd,
-    rbac::Verb,
-    resource::{
-        Condition, INSTANCE, Key, LabelSelector, Labels, MANAGED_BY, ObjectMeta, conditions::Verdict,
-        kinds::*,
-    },
+    resource::{Condition, Key, LabelSelector, Labels, ObjectMeta, conditions::Verdict, kinds::*},
     runtime::{self, RuntimeError, Setup},
 };
 use schemars::JsonSchema;
@@ -82,7 +78,7 @@ fn secret_of(site: &Site) -> Key {
 }
 
 fn deployment(site: &Site, secret: &Secret, replicas: i32) -> Deployment {
-    let labels: Labels = [(INSTANCE, &*site.metadata.name), (MANAGED_BY, OPERATOR)].into_iter().collect();
+    let labels = Labels::of(site, OPERATOR);
     let secret_ref = Some(SourceRef { name: secret.metadata.name.clone(), ..SourceRef::default() });
     let container = Container {
         name: "web".into(),
@@ -132,7 +128,7 @@ impl Operator for Sites {
 
 fn controller(setup: &Setup) -> Controller<Sites> {
     let mut sites = setup.kind::<Site>(OPERATOR);
-    sites.needs::<Pod>(&[Verb::List], "To report why the Pods do not run.");
+    sites.needs_pods();
     let secrets = sites.named(|site| [secret_of(site)]);
     let policies = setup.cluster.watch::<SitePolicy>(setup.scopes(""));
     let all = sites.objects().clone();

@@ -8,7 +8,7 @@ use std::{
 use listwatch::{
     children::{Children, Conditions},
     controller::{Controller, Next, Operator, Reconcile, ReconcileError},
-    resource::{MANAGED_BY, ObjectMeta, conditions::Verdict, kinds::ConfigMap},
+    resource::{Labels, ObjectMeta, conditions::Verdict, kinds::ConfigMap},
     runtime::{self, RuntimeError, Setup},
 };
 use serde::{Deserialize, Serialize};
@@ -35,8 +35,7 @@ listwatch::kind!(Page, "example.com", "v1", "pages");
 listwatch::reported!(Page, Conditions);
 
 fn desired(page: &Page, text: String) -> ConfigMap {
-    let labels = [(MANAGED_BY, OPERATOR)].into_iter().collect();
-    let metadata = ObjectMeta::of_child(page, &page.metadata.name, labels);
+    let metadata = ObjectMeta::of_child(page, &page.metadata.name, Labels::of(page, OPERATOR));
     ConfigMap { metadata, data: BTreeMap::from([("page".to_owned(), text)]), ..ConfigMap::default() }
 }
 
