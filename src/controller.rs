@@ -244,7 +244,7 @@ impl<O: Operator> Controller<O> {
         let found = self.shared.objects.find(key);
         if version_of(found.as_ref()) != version {
             // The object has changed since that check, and may need other watches now.
-            return Ok(Next::After(Duration::ZERO));
+            return deleted.map(|()| Next::After(Duration::ZERO));
         }
         let mut due = self.due(found.as_ref());
         let mut _permit = None;

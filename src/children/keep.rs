@@ -279,7 +279,7 @@ impl<O: Resource, K: Resource + Serialize> Keep<'_, O, K> {
         }
         let adopted = async {
             let cluster = &self.children.cluster;
-            // No Store has the content of an object without a controller: this one has just been read.
+            // No Store of children has the content of an object without a controller: this one has just been read.
             if !adopt::is_asked::<O>(live.metadata()) {
                 return Ok((Child::NotOurs(adopt::hint::<O, K>(live.metadata())), None));
             }

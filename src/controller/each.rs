@@ -35,7 +35,8 @@ pub struct Named<C> {
 }
 
 impl<C: Resource> Named<C> {
-    /// The object with this key, one that the reconciled object names. `None`: there is none.
+    /// The object with this key, one that the reconciled object names. `None`: there is none. Not in
+    /// [`Operator::deleting`](super::Operator::deleting), where the object names none: use [`Cluster::get_live`].
     #[must_use]
     pub fn get(&self, key: &Key) -> Option<Arc<C>> {
         self.cluster.watch::<C>([Scope::one(key)]).get(key)
