@@ -67,6 +67,30 @@ fn our_operators_get_no_finding() {
     }
 }
 
+/// In another language than ours.
+#[test]
+fn the_loop_that_readme_lets_one_try_is_found() {
+    let args =
+        "--crd examples/lens/crd.yaml --sample examples/lens/page.yaml -- python3 examples/lens/loop.py";
+    for page in ["README.md", "docs/lens.md", "examples/lens/loop.py"] {
+        let text = fs::read_to_string(format!("{}/{page}", crate::ROOT)).unwrap();
+        assert!(text.contains(&format!("cargo run -- lens {args}")), "{page}");
+    }
+    if Command::new("python3").arg("--version").output().is_err() {
+        assert!(std::env::var_os("CI").is_none(), "python3 is not there");
+        return;
+    }
+    // On a busy machine, there may not be ten writes after three seconds.
+    let is_found = ["3s", "9s", "27s", "81s"].iter().any(|time| {
+        let mut all = vec!["--for", time, "--output", "json"];
+        all.extend(args.split(' '));
+        let (text, _, error) = lens(&all);
+        let report: Value = serde_json::from_str(&text).expect(&error);
+        report["findings"].as_array().unwrap().iter().any(|finding| finding["rule"] == "wakes-itself")
+    });
+    assert!(is_found);
+}
+
 /// The 410 of a version that the server no longer has is an event of the watch.
 #[test]
 fn what_watch_records_is_read() {
