@@ -57,8 +57,9 @@
 //! ```text
 //! watch/end.rs               how a watch ended; watch_of() in watch.rs sends the request that Machine::end chooses then
 //! client/auth.rs             the credential of a request; client/request.rs has its path and headers, client/connections.rs its connection
-//! client/retry.rs            which failed requests are sent again
-//! backoff.rs                 how long a pause after a failure is: watch.rs and queue.rs wait, and client/http.rs between attempts
+//! client/retry.rs            which failed requests are sent again, and how soon
+//! backoff.rs                 how a pause grows after each failure; its limits are in watch.rs, queue.rs, cluster/events.rs and
+//!                            children/refused_writes.rs
 //! client/leadership.rs       whether this process may write; leader.rs holds the Lease
 //! client/dry_run.rs          in a plan, writes are only tried; controller/plan.rs reconciles each object once
 //! client/tap.rs              shows requests and answers to `study`
@@ -75,7 +76,8 @@
 //!                            child, and what admission changed in it
 //! children/outcome.rs        Child: kept, awaited, not ours, failed, or without an owner
 //! children/report.rs         finish() writes the status
-//! children/events.rs         the Events of writes and conflicts, and what all reports of one operator remember
+//! children/events.rs         which Events a report has, and what all reports of one operator remember
+//! cluster/events.rs          writes the Events: equal ones are a series, and all wait until there is no other request
 //! children/status.rs         the trait of a kind with a status
 //! children/unreconciled.rs   the reports without a reconcile: of an object that does not decode, or must wait
 //! metrics.rs                 what each of them counts, and endpoints.rs serves

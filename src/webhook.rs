@@ -6,6 +6,14 @@
 //!                             ─► POST /convert       the operator converts it to another version
 //! ```
 //!
+//! ```text
+//! server          HTTPS, and the reviews in it; metrics counts them
+//! review          what the API server asks before it stores an object, and the Decision; defaults makes the patch
+//! conversion      the other versions
+//! certificates    the controller of the certificates, the Secret and each caBundle
+//! pki             which certificates there must be, and when they are renewed
+//! ```
+//!
 //! ```no_run
 //! # use listwatch::{resource::ObjectMeta, runtime::Runtime};
 //! use listwatch::webhook::{Decision, Review, Validator, Webhooks};

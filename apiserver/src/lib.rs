@@ -21,7 +21,7 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Not supported: answers in protobuf, and these subresources: attach, portforward, proxy, ephemeralcontainers, resize.
+//! Not supported: answers in protobuf, and these subresources: attach, portforward, proxy, ephemeralcontainers.
 //!
 //! The modules, from the connection down. Each module uses only the modules below it:
 //!
@@ -56,7 +56,7 @@
 //! schema/         CRDs: structural schemas, defaults and pruning, re2 (patterns), cel, cel_types, cel_library (the functions of
 //!                 Kubernetes), cel_authorizer, go_url, expressions (of admission), formats, field_errors (errors with
 //!                 paths); built-in types: openapi (definitions), decode (type errors), encode (omits empty fields), protobuf
-//! names           random letters, validation of names and labels
+//! names           random letters, and the causes of a Status; the rules of names and labels are in formats
 //! status          the errors of requests, as objects of kind Status
 //! json            JSON with the order of fields and the escapes of kube-apiserver
 //! clock           the timestamps in objects

@@ -1,6 +1,15 @@
 //! The command line: flags, environment variables, errors and exit codes.
 //!
 //! Most flags have an environment variable, `LISTWATCH_<FLAG>`. The flag wins, then the variable, then the default.
+//!
+//! ```text
+//! run, plan, crd, rbac, manifests, replay, completion   the commands of these names
+//! get                                                   `get` and `watch`; format and screen print the answers
+//! embedded/                                             what needs the embedded API server: apiserver, demo, new, types, bundle, scorecard, lens; and
+//!                                                       stage, for `--demo`
+//! connection, log, env, trace, output_file              flags that commands share
+//! failure, terminal                                     exit codes, and lines on standard error
+//! ```
 
 mod completion;
 mod connection;

@@ -4,6 +4,14 @@
 //! variant in the methods below; and, if it has flags, a struct of them in its module and a field in [`Flags`]. Its
 //! CRD, roles and samples are in a directory of its name, as those in `manifests/mywebserver`. For the chart, the directory has a
 //! link in `manifests/chart/files`, and its name is in `values.schema.json`.
+//!
+//! ```text
+//! mywebserver   a Deployment and a Service; each operator has its spec, status and CRD in `types`
+//! memcached     a Deployment and a headless Service
+//! database/     PostgreSQL: desired (its children), data (passwords and claims), scripts (the files in its Pods), deletion (its last backup)
+//! copyrator/    copies: plan (which there should be), copy (one of them), pass (makes them), backoff, outcome, report, glob
+//! pod_settings  what users may set in the Pods of each operator
+//! ```
 
 pub mod copyrator;
 pub mod database;
