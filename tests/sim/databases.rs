@@ -224,7 +224,9 @@ fn foreign_object(collection: &str) -> Value {
         "spec": {"containers": [{"name": "c", "image": "i"}], "restartPolicy": "Always"}});
     match collection.rsplit_once('/').unwrap().1 {
         "statefulsets" => {
-            json!({"spec": {"selector": {"matchLabels": labels}, "serviceName": "foreign", "template": pod}})
+            // Without a Pod: orphaned, it would keep the name of one of ours, until a user deletes it.
+            json!({"spec": {"replicas": 0, "selector": {"matchLabels": labels}, "serviceName": "foreign",
+                "template": pod}})
         }
         "services" => json!({"spec": {"ports": [{"port": 1}]}}),
         "configmaps" => json!({}),
