@@ -21,12 +21,12 @@ use semver::Version;
 use serde_json::{Value, json};
 
 use crate::{
-    manifests::{Installation, WEBHOOK_PORT, yaml},
+    manifests::{Installation, InstallationFlags, WEBHOOK_PORT, yaml},
     rbac::{self, Permission, Reach, Verb},
 };
 
 /// Stands for the namespaces to watch, in an [`Installation`] whose bundle is written.
-pub const TARGET_NAMESPACE: &str = "olm-targets";
+const TARGET_NAMESPACE: &str = "olm-targets";
 /// Where OLM mounts `tls.crt` and `tls.key` of the certificate that it makes for webhooks.
 pub const CERTIFICATE_DIR: &str = "/tmp/k8s-webhook-server/serving-certs";
 
@@ -56,42 +56,51 @@ const ICONS: [(&str, &str); 5] = [
 const HINT: &str = "urn:alm:descriptor:com.tectonic.ui:";
 
 /// What a bundle says that the code does not.
-#[derive(Clone, Debug, Default)]
-#[cfg_attr(feature = "clap", derive(clap::Args))]
+#[derive(Clone, Debug, Default, clap::Args)]
 pub struct BundleFlags {
     /// Version of the operator, such as 0.1.0
-    #[cfg_attr(feature = "clap", arg(long, value_name = "VERSION"))]
+    #[arg(long, value_name = "VERSION")]
     pub version: String,
     /// Image of its Pods, with a tag or a digest
-    #[cfg_attr(feature = "clap", arg(long, value_name = "IMAGE"))]
+    #[arg(long, value_name = "IMAGE")]
     pub image: String,
     /// Directory to write. Default: bundle
-    #[cfg_attr(feature = "clap", arg(short, long, value_name = "DIR"))]
+    #[arg(short, long, value_name = "DIR")]
     pub output: Option<PathBuf>,
     /// Overwrite the files of an earlier bundle there
-    #[cfg_attr(feature = "clap", arg(long = "overwrite"))]
+    #[arg(long = "overwrite")]
     pub overwrites: bool,
     /// File with examples of the kinds; may be repeated
-    #[cfg_attr(feature = "clap", arg(long = "sample", value_name = "FILE"))]
+    #[arg(long = "sample", value_name = "FILE")]
     pub samples: Vec<PathBuf>,
     /// Picture for catalogs: .svg, .png, .jpg or .gif. Default: a letter
-    #[cfg_attr(feature = "clap", arg(long, value_name = "FILE"))]
+    #[arg(long, value_name = "FILE")]
     pub icon: Option<PathBuf>,
     /// Page about the operator, such as Source=https://…; may be repeated
-    #[cfg_attr(feature = "clap", arg(long = "link", value_name = "NAME=URL"))]
+    #[arg(long = "link", value_name = "NAME=URL")]
     pub links: Vec<String>,
     /// Who publishes it. Default: the domain of its kinds
-    #[cfg_attr(feature = "clap", arg(long, value_name = "NAME"))]
+    #[arg(long, value_name = "NAME")]
     pub provider: Option<String>,
     /// Channel of the catalog; may be repeated, the default one first. Default: stable
-    #[cfg_attr(feature = "clap", arg(long = "channel", value_name = "NAME"))]
+    #[arg(long = "channel", value_name = "NAME")]
     pub channels: Vec<String>,
     /// Version that this one replaces
-    #[cfg_attr(feature = "clap", arg(long, value_name = "VERSION"))]
+    #[arg(long, value_name = "VERSION")]
     pub replaces: Option<String>,
 }
 
-/// Writes the bundle of an operator that watches [`TARGET_NAMESPACE`] and has its certificate in [`CERTIFICATE_DIR`], and returns what to do next. `samples` are texts in YAML, besides
+impl BundleFlags {
+    /// What a bundle installs.
+    #[must_use]
+    pub fn installation(&self) -> InstallationFlags {
+        let watched = vec![TARGET_NAMESPACE.to_owned()];
+        InstallationFlags { image: Some(self.image.clone()), watched, ..InstallationFlags::default() }
+    }
+}
+
+/// Writes the bundle of an operator, and returns what to do next. The operator has the flags of [`BundleFlags::installation`], and its
+/// certificate in [`CERTIFICATE_DIR`]. `samples` are texts in YAML, besides
 /// the samples of the flags. Does not overwrite a file unless the flags say so.
 pub fn write(installation: &Installation, flags: &BundleFlags, samples: &[&str]) -> Result<String, String> {
     let dir = flags.output.clone().unwrap_or_else(|| "bundle".into());

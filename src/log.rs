@@ -28,8 +28,7 @@ use tracing_subscriber::{
 pub struct LogError(String);
 
 /// The format of the lines.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 #[allow(missing_docs, reason = "`--help` would show them")]
 pub enum Format {
     Text,

@@ -10,7 +10,11 @@ use serde_json::{Value, json};
 
 pub use yaml::{is_printable, pretty, yaml};
 
-use crate::rbac::{self, Permission};
+use crate::{
+    advanced::checked,
+    rbac::{self, Permission},
+    runtime::RuntimeError,
+};
 
 const NAMESPACE: &str = include_str!("../manifests/base/namespace.yaml");
 const DEPLOYMENT: &str = include_str!("../manifests/base/deployment.yaml");
@@ -18,6 +22,8 @@ const DISRUPTION_BUDGET: &str = include_str!("../manifests/base/disruption-budge
 const METRICS_SERVICE: &str = include_str!("../manifests/base/monitoring/service.yaml");
 const SERVICE_MONITOR: &str = include_str!("../manifests/base/monitoring/service-monitor.yaml");
 const NETWORK_POLICY: &str = include_str!("../manifests/base/network-policy/network-policy.yaml");
+/// The default number of Pods.
+pub const REPLICAS: u32 = 2;
 /// Of the container, where the webhooks are served.
 pub(crate) const WEBHOOK_PORT: u16 = 9443;
 
@@ -28,6 +34,37 @@ const NOT_DELETED: &str = "request.operation == 'CREATE' || !has(oldObject.metad
     has(object.spec) && !(has(oldObject.spec) && object.spec == oldObject.spec)";
 const NAME_LABEL: &str = "app.kubernetes.io/name";
 const RBAC_VERSION: &str = "rbac.authorization.k8s.io/v1";
+
+/// What an installation says that the code does not.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct InstallationFlags {
+    /// Image of its Pods
+    #[arg(long, value_name = "IMAGE")]
+    pub image: Option<String>,
+    /// Namespace of the operator. Default: its name, and -system
+    #[arg(short, long, value_name = "NAME")]
+    pub namespace: Option<String>,
+    /// Number of Pods. One of them leads. Default: 2
+    #[arg(long, value_name = "N")]
+    pub replicas: Option<u32>,
+    /// Namespace to watch; may be repeated, or a list with commas. Default: all namespaces
+    #[arg(long = "watch-namespace", value_name = "NAME", value_delimiter = ',')]
+    pub watched: Vec<String>,
+    /// Add a Service for the metrics, and a ServiceMonitor for the Prometheus Operator
+    #[arg(long = "service-monitor")]
+    pub has_service_monitor: bool,
+    /// Add a NetworkPolicy
+    #[arg(long = "network-policy")]
+    pub has_network_policy: bool,
+}
+
+impl InstallationFlags {
+    /// The same flags, if their namespaces have valid names.
+    pub fn checked(self) -> Result<InstallationFlags, RuntimeError> {
+        checked(self.namespace.iter().cloned().collect(), "--namespace")?;
+        Ok(InstallationFlags { watched: checked(self.watched, "--watch-namespace")?, ..self })
+    }
+}
 
 /// What is installed, and where.
 #[derive(Clone, Debug)]

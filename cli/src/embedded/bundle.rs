@@ -2,10 +2,10 @@
 
 use std::io::{self, Write};
 
-use listwatch::bundle::{self, BundleFlags, TARGET_NAMESPACE};
+use listwatch::bundle::{self, BundleFlags};
 use listwatch_operators::BuiltIn;
 
-use crate::{failure::Failure, manifests::installation_of};
+use crate::{failure::Failure, manifests::installation};
 
 /// Write a bundle of an operator for the Operator Lifecycle Manager
 #[derive(Debug, clap::Args)]
@@ -21,7 +21,7 @@ pub(in super::super) struct BundleArgs {
 }
 
 pub(super) fn main(args: &BundleArgs) -> Result<(), Failure> {
-    let installation = installation_of(args.operator, &args.flags.image, TARGET_NAMESPACE)?;
+    let installation = installation(args.operator, args.flags.installation())?;
     let written =
         bundle::write(&installation, &args.flags, samples(args.operator)).map_err(Failure::Usage)?;
     Ok(io::stdout().write_all(written.as_bytes())?)
