@@ -156,6 +156,11 @@ pub fn has_only_real() -> bool {
     env::var_os("LISTWATCH_ONLY_REAL").is_some()
 }
 
+/// Whether a script runs on a real server with one way to list, as in CI, rather than with both.
+pub fn has_one_list() -> bool {
+    env::var_os("LISTWATCH_ONE_LIST").is_some()
+}
+
 fn binary(name: &str) -> PathBuf {
     let path = assets().expect("KUBEBUILDER_ASSETS").join(name);
     assert!(path.exists(), "KUBEBUILDER_ASSETS is set, but {} does not exist", path.display());
