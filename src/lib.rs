@@ -58,8 +58,9 @@
 //! watch/end.rs               how a watch ended; watch_of() in watch.rs sends the request that Machine::end chooses then
 //! client/auth.rs             the credential of a request; client/request.rs has its path and headers, client/connections.rs its connection
 //! client/retry.rs            which failed requests are sent again, and how soon
+//! client/error_answer.rs     the error in an answer, with its Retry-After, at most a minute, for requests, watches and keys
 //! backoff.rs                 how a pause grows after each failure; its limits are in watch.rs, queue.rs, cluster/events.rs and
-//!                            children/refused_writes.rs
+//!                            children/refused_writes.rs; watch/machine.rs says when the failures of a watch are forgotten
 //! client/leadership.rs       whether this process may write; leader.rs holds the Lease
 //! client/dry_run.rs          in a plan, writes are only tried; controller/plan.rs reconciles each object once
 //! client/tap.rs              shows requests and answers to `study`
@@ -68,7 +69,8 @@
 //! cluster/streams.rs         whether the watches that a key needs have synced
 //! controller/finalizers.rs   adds and removes the finalizer of an object
 //! resource/kinds             the types of common kinds, and with Resource::MERGE what an absent field or item means in a child
-//! controller/workers.rs      when the key is reconciled again after a reconcile, and what the log says of a failure
+//! controller/workers.rs      when the key is reconciled again after a reconcile, and what the log says of a failure; apply() in
+//!                            controller.rs reports it in the status
 //! controller/deletions.rs    the cleanup after a deleted object; children/by_owner.rs deletes its children
 //! correction_backoff.rs      pauses writes that another writer keeps reverting, or that differ each time
 //! children/refused_writes.rs puts off the writes that the API server has refused, and no others
@@ -178,7 +180,6 @@
 //! - `testing`: the module `testing`, which runs an operator on the embedded API server until it is quiet.
 //! - `otel`: traces by OpenTelemetry, a span for each reconcile and each of its requests.
 //! - `webhook`: the module `webhook`, which validates, defaults and converts objects, and looks after its certificates.
-//! - `clap`: the types of flags derive the traits of clap.
 //!
 //! To write another operator: `docs/your-operator.md` shows how.
 

@@ -14,7 +14,7 @@ use std::{collections::BTreeSet, fmt::Write};
 
 use serde_json::Value;
 
-use crate::resource::Resource;
+use crate::{manifests::yaml, resource::Resource};
 
 /// Longest line of a comment.
 const LINE_MAX: usize = 120;
@@ -199,16 +199,9 @@ pub fn roles(name: &str, permissions: &[Permission]) -> String {
     roles.collect::<Vec<_>>().join("---\n")
 }
 
-/// A name, in quotes if it would be something else than a text in YAML 1.1 or 1.2.
+/// A name, in quotes if it would be something else than a text in YAML.
 fn quoted(name: &str) -> String {
-    let is_word = ["y", "n", "yes", "no", "on", "off", "true", "false", "null"].contains(&name);
-    if is_word
-        || !name.contains(|c: char| c.is_ascii_alphabetic())
-        || name.starts_with(|c: char| c.is_ascii_digit())
-    {
-        return format!("\"{name}\"");
-    }
-    name.to_owned()
+    yaml(&name.into()).trim_end().to_owned()
 }
 
 /// The same roles as objects, without the reasons.
