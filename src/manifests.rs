@@ -21,6 +21,7 @@ const DEPLOYMENT: &str = include_str!("../manifests/base/deployment.yaml");
 const DISRUPTION_BUDGET: &str = include_str!("../manifests/base/disruption-budget.yaml");
 const METRICS_SERVICE: &str = include_str!("../manifests/base/monitoring/service.yaml");
 const SERVICE_MONITOR: &str = include_str!("../manifests/base/monitoring/service-monitor.yaml");
+const ALERTS: &str = include_str!("../manifests/base/monitoring/alerts.yaml");
 const NETWORK_POLICY: &str = include_str!("../manifests/base/network-policy/network-policy.yaml");
 /// The default number of Pods.
 pub const REPLICAS: u32 = 2;
@@ -50,7 +51,7 @@ pub struct InstallationFlags {
     /// Namespace to watch; may be repeated, or a list with commas. Default: all namespaces
     #[arg(long = "watch-namespace", value_name = "NAME", value_delimiter = ',')]
     pub watched: Vec<String>,
-    /// Add a Service for the metrics, and a ServiceMonitor for the Prometheus Operator
+    /// Add a Service for the metrics, and a ServiceMonitor and alerts for the Prometheus Operator
     #[arg(long = "service-monitor")]
     pub has_service_monitor: bool,
     /// Add a NetworkPolicy
@@ -87,7 +88,7 @@ pub struct Installation {
     pub roles_of_users: Vec<Value>,
     /// What it must be allowed to do.
     pub permissions: Vec<Permission>,
-    /// With a Service for the metrics, and a ServiceMonitor for the Prometheus Operator.
+    /// With a Service for the metrics, and a ServiceMonitor and alerts for the Prometheus Operator.
     pub has_service_monitor: bool,
     /// With a NetworkPolicy.
     pub has_network_policy: bool,
@@ -133,6 +134,9 @@ impl Installation {
         own.push(self.of_base(DISRUPTION_BUDGET));
         if self.has_service_monitor {
             own.extend([METRICS_SERVICE, SERVICE_MONITOR].map(|yaml| self.of_base(yaml)));
+            let service = format!("{}-metrics", self.name);
+            let alerts = ALERTS.replace("NAMESPACE", &self.namespace).replace("SERVICE", &service);
+            own.push(self.of_base(&alerts));
         }
         if self.has_network_policy {
             let mut policy = self.of_base(NETWORK_POLICY);

@@ -452,13 +452,18 @@ mod tests {
         let roles: Vec<_> =
             names.iter().filter(|name| name.contains("Role") && name.ends_with("cards")).collect();
         assert_eq!(roles, ["RoleBinding web cards", "Role web cards"]);
-        let last: Vec<_> = names[names.len() - 3..].iter().map(String::as_str).collect();
+        let last: Vec<_> = names[names.len() - 4..].iter().map(String::as_str).collect();
         assert_eq!(
             last,
-            ["Service ops cards-metrics", "ServiceMonitor ops cards", "NetworkPolicy ops cards"]
+            [
+                "Service ops cards-metrics",
+                "ServiceMonitor ops cards",
+                "PrometheusRule ops cards",
+                "NetworkPolicy ops cards"
+            ]
         );
         let policy = &all[all.len() - 1]["spec"];
         assert_eq!(policy["podSelector"]["matchLabels"][NAME], "cards");
-        assert!(all[all.len() - 3]["spec"]["selector"][NAME] == "cards");
+        assert!(all[all.len() - 4]["spec"]["selector"][NAME] == "cards");
     }
 }
