@@ -28,11 +28,11 @@ pub const REPLICAS: u32 = 2;
 /// Of the container, where the webhooks are served.
 pub(crate) const WEBHOOK_PORT: u16 = 9443;
 
-/// By which the selectors find the Pods: <https://kubernetes.io/docs/concepts/overview/working-with-objects/common-labels/>.
 /// Of a write for which the API server calls the webhooks: an object that is being deleted can lose its finalizers, but a change of its spec
 /// is judged, because a cleanup may depend on it. A kind without a spec is not judged then.
 const NOT_DELETED: &str = "request.operation == 'CREATE' || !has(oldObject.metadata.deletionTimestamp) || \
     has(object.spec) && !(has(oldObject.spec) && object.spec == oldObject.spec)";
+/// By which the selectors find the Pods: <https://kubernetes.io/docs/concepts/overview/working-with-objects/common-labels/>.
 const NAME_LABEL: &str = "app.kubernetes.io/name";
 const RBAC_VERSION: &str = "rbac.authorization.k8s.io/v1";
 
@@ -116,13 +116,17 @@ impl Installation {
         documents(&self.objects())
     }
 
-    /// The objects, those first that others need.
+    /// The objects, those first that others need. The configurations of the webhooks come before all, so that the API server calls nobody any
+    /// more when `kubectl delete` deletes the objects in the same order.
     #[must_use]
     pub fn objects(&self) -> Vec<Value> {
+        let mut objects: Vec<Value> =
+            self.webhooks.iter().flat_map(|webhooks| self.configurations(webhooks)).collect();
+        objects.iter_mut().for_each(|object| self.adapt(object));
         let mut namespace = read(NAMESPACE);
         namespace["metadata"]["name"] = self.namespace.as_str().into();
         label(&mut namespace, &self.name);
-        let mut objects = vec![namespace];
+        objects.push(namespace);
         objects.extend(self.definitions.iter().map(|definition| self.converting(definition)));
         objects.extend(self.roles_of_users.iter().cloned());
         let mut own =
@@ -147,7 +151,10 @@ impl Installation {
             }
             own.push(policy);
         }
-        own.extend(self.webhooks.iter().flat_map(|webhooks| self.configurations(webhooks)));
+        own.extend(self.webhooks.iter().map(|webhooks| json!({
+            "apiVersion": "v1", "kind": "Service", "metadata": {"name": webhooks.name},
+            "spec": {"selector": {}, "ports": [{"name": "webhook", "port": 443, "targetPort": "webhook"}]},
+        })));
         own.iter_mut().for_each(|object| self.adapt(object));
         objects.extend(own);
         objects
@@ -185,12 +192,8 @@ impl Installation {
         deployment
     }
 
-    /// The Service of the webhooks, and the objects by which the API server calls it.
+    /// The objects by which the API server calls the webhooks.
     fn configurations(&self, webhooks: &WebhookInstallation) -> Vec<Value> {
-        let service = json!({
-            "apiVersion": "v1", "kind": "Service", "metadata": {"name": webhooks.name},
-            "spec": {"selector": {}, "ports": [{"name": "webhook", "port": 443, "targetPort": "webhook"}]},
-        });
         // No write of the operator itself, or at the end of an object, waits for the operator.
         let user = format!("system:serviceaccount:{}:{}", self.namespace, self.name);
         let conditions = json!([
@@ -217,7 +220,7 @@ impl Installation {
             ("ValidatingWebhookConfiguration", &webhooks.validating),
         ];
         let used = both.into_iter().filter(|(_, hooks)| !hooks.is_empty());
-        [service].into_iter().chain(used.map(|(kind, hooks)| configuration(kind, hooks))).collect()
+        used.map(|(kind, hooks)| configuration(kind, hooks)).collect()
     }
 
     /// A definition, with the conversion of its objects if a webhook does it.
