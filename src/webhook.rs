@@ -229,6 +229,10 @@ impl Webhooks {
         self.name.rsplit_once('/').map_or(self.name, |(_, name)| name)
     }
 
+    fn has_handlers(&self, is_mutating: bool) -> bool {
+        self.handlers.values().any(|handler| handler.is_mutating == is_mutating)
+    }
+
     /// The names of the definitions whose objects are converted.
     fn converted(&self) -> impl Iterator<Item = &str> {
         self.conversions.iter().map(|conversion| &*conversion.definition)

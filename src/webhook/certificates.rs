@@ -31,7 +31,7 @@ use super::{
 };
 use crate::{
     children::{Children, Reporter},
-    cluster::{Cluster, Watch},
+    cluster::{Cluster, EventType, Events, Watch},
     controller::{Builder, Controller, Operator, Reconcile},
     endpoints::acceptor_of,
     locked,
@@ -60,9 +60,9 @@ pub(crate) struct Watched {
     key: Key,
     services: Watch<Service>,
     secrets: Watch<Secret>,
-    validating: Watch<ValidatingWebhookConfiguration>,
-    mutating: Watch<MutatingWebhookConfiguration>,
-    definitions: Watch<CustomResourceDefinition>,
+    validating: Callers<ValidatingWebhookConfiguration>,
+    mutating: Callers<MutatingWebhookConfiguration>,
+    definitions: Callers<CustomResourceDefinition>,
     /// By which the API server calls this process, instead of the Service.
     url: Option<Url>,
     served: Mutex<String>,
@@ -71,6 +71,30 @@ pub(crate) struct Watched {
     expires: Gauge,
     changed: Arc<Notify>,
     _listening: Vec<Listening>,
+}
+
+/// The objects of one kind by which the API server calls this operator.
+struct Callers<K> {
+    keys: Vec<Key>,
+    watch: Watch<K>,
+}
+
+impl<K: Calls> Callers<K> {
+    fn new<'a>(cluster: &Cluster, names: impl Iterator<Item = &'a str>) -> Callers<K> {
+        let keys: Vec<Key> = names.map(Key::cluster).collect();
+        let scopes: Vec<Scope> = keys.iter().map(Scope::one).collect();
+        Callers { watch: cluster.watch_keeping(scopes, &Kept::everything()), keys }
+    }
+
+    fn objects(&self) -> Vec<Arc<K>> {
+        self.keys.iter().filter_map(|key| self.watch.get(key)).collect()
+    }
+
+    /// Those that do not exist, or call nobody: a definition may have been applied without its conversion.
+    fn missing(&self) -> impl Iterator<Item = String> {
+        let calls_nobody = |key: &&Key| self.watch.get(key).is_none_or(|object| object.calls().is_empty());
+        self.keys.iter().filter(calls_nobody).map(|key| format!("{} {key}", K::KIND))
+    }
 }
 
 /// Whom the API server calls.
@@ -177,6 +201,11 @@ impl Calls for CustomResourceDefinition {
     }
 }
 
+fn notify<K: Resource>(watch: &Watch<K>, changed: &Arc<Notify>) -> Listening {
+    let changed = Arc::clone(changed);
+    watch.listen(move |_, _| changed.notify_one())
+}
+
 fn calls_of(hooks: &[Hook]) -> Vec<(String, &ClientConfig)> {
     let hooks = hooks.iter().enumerate();
     hooks.map(|(index, hook)| (format!("/webhooks/{index}/clientConfig"), &hook.client_config)).collect()
@@ -187,23 +216,18 @@ impl Watched {
         let name = webhooks.object_name();
         let key = Key::namespaced(cluster.namespace(), name);
         let own = || [Scope::one(&key)];
-        let configuration = || [Scope::one(&Key::cluster(name))];
-        let definitions = webhooks.converted().map(|name| Scope::one(&Key::cluster(name)));
         let services = cluster.watch_keeping(own(), &Kept::everything());
         let secrets = cluster.watch_keeping(own(), &Kept::everything());
-        let validating = cluster.watch_keeping(configuration(), &Kept::everything());
-        let mutating = cluster.watch_keeping(configuration(), &Kept::everything());
-        let definitions = cluster.watch_keeping(definitions.collect::<Vec<_>>(), &Kept::everything());
+        let named = |is_used: bool| is_used.then_some(name).into_iter();
+        let validating = Callers::new(cluster, named(webhooks.has_handlers(false)));
+        let mutating = Callers::new(cluster, named(webhooks.has_handlers(true)));
+        let definitions = Callers::new(cluster, webhooks.converted());
         let changed = Arc::new(Notify::new());
-        fn notify<K: Resource>(watch: &Watch<K>, changed: &Arc<Notify>) -> Listening {
-            let changed = Arc::clone(changed);
-            watch.listen(move |_, _| changed.notify_one())
-        }
         let listening = vec![
             notify(&secrets, &changed),
-            notify(&validating, &changed),
-            notify(&mutating, &changed),
-            notify(&definitions, &changed),
+            notify(&validating.watch, &changed),
+            notify(&mutating.watch, &changed),
+            notify(&definitions.watch, &changed),
         ];
         cluster.waits_for(WHO, Some(NO_CERTIFICATE));
         let expires = Gauge::default();
@@ -241,22 +265,24 @@ impl Watched {
         let write = [&read[..], &[Verb::Patch]].concat();
         let own = Reach::OwnNamespace;
         let why = "To keep the certificates of the webhooks.";
-        let all = Reach::AllNamespaces;
         let bundles = "To write the caBundle of the operator's own webhooks.";
-        let definitions: Vec<String> = webhooks.converted().map(str::to_owned).collect();
         let mut permissions = vec![
             Permission::of::<Service>(own.clone(), &read, why).named(name()),
             Permission::of::<Secret>(own.clone(), &write, why).named(name()),
             // The API server cannot limit `create` to one name.
             Permission::of::<Secret>(own.clone(), &[Verb::Create], why),
             Permission::of_events(own),
-            Permission::of::<ValidatingWebhookConfiguration>(all.clone(), &write, bundles).named(name()),
-            Permission::of::<MutatingWebhookConfiguration>(all.clone(), &write, bundles).named(name()),
         ];
-        if !definitions.is_empty() {
-            permissions
-                .push(Permission::of::<CustomResourceDefinition>(all, &write, bundles).named(definitions));
+        fn callers<K: Resource>(names: Vec<String>, verbs: &[Verb], why: &str) -> Option<Permission> {
+            (!names.is_empty()).then(|| Permission::of::<K>(Reach::AllNamespaces, verbs, why).named(names))
         }
+        let configuration = |is_mutating: bool| {
+            if webhooks.has_handlers(is_mutating) { name() } else { Vec::new() }
+        };
+        permissions.extend(callers::<ValidatingWebhookConfiguration>(configuration(false), &write, bundles));
+        permissions.extend(callers::<MutatingWebhookConfiguration>(configuration(true), &write, bundles));
+        let converted = webhooks.converted().map(str::to_owned).collect();
+        permissions.extend(callers::<CustomResourceDefinition>(converted, &write, bundles));
         permissions
     }
 
@@ -267,11 +293,17 @@ impl Watched {
 
     /// Whom the API server calls, in all objects.
     fn calls(&self) -> Vec<ClientConfig> {
-        fn of<K: Calls>(watch: &Watch<K>) -> Vec<ClientConfig> {
-            let objects: Vec<Arc<K>> = watch.keys().iter().filter_map(|key| watch.get(key)).collect();
+        fn of<K: Calls>(callers: &Callers<K>) -> Vec<ClientConfig> {
+            let objects = callers.objects();
             objects.iter().flat_map(|object| object.calls()).map(|(_, config)| config.clone()).collect()
         }
         [of(&self.validating), of(&self.mutating), of(&self.definitions)].concat()
+    }
+
+    /// The objects by which the API server should call this operator, and does not.
+    fn missing(&self) -> Vec<String> {
+        let configurations = self.validating.missing().chain(self.mutating.missing());
+        configurations.chain(self.definitions.missing()).collect()
     }
 
     /// The names in the certificate: of the Service, and the hosts of URLs.
@@ -341,6 +373,7 @@ impl Watched {
 pub(crate) struct Certificates {
     /// Writes only while this process leads.
     cluster: Cluster,
+    events: Events,
     watched: Arc<Watched>,
     secrets: Children<Secret>,
     lives: Lives,
@@ -352,19 +385,20 @@ pub(crate) struct Certificates {
 pub(crate) fn controller(setup: Setup, watched: &Arc<Watched>) -> Controller<Certificates> {
     // What it declares by itself would be for all objects of a kind: see `Watched::permissions`.
     let cluster = setup.cluster.without_declarations();
-    let reporter = Reporter::new(&cluster, Some(setup.events));
+    let reporter = Reporter::new(&cluster, Some(setup.events.clone()));
     let mut services = Builder::with(&cluster, &watched.services, Vec::new(), reporter, None);
     let secrets = services.children_in(&watched.secrets);
     fn wake<K: Resource>(services: &mut Builder<Service>, watch: &Watch<K>, key: &Key) {
         let key = key.clone();
         services.watches(watch, move |_| [key.clone()]);
     }
-    wake(&mut services, &watched.validating, &watched.key);
-    wake(&mut services, &watched.mutating, &watched.key);
-    wake(&mut services, &watched.definitions, &watched.key);
+    wake(&mut services, &watched.validating.watch, &watched.key);
+    wake(&mut services, &watched.mutating.watch, &watched.key);
+    wake(&mut services, &watched.definitions.watch, &watched.key);
     let watched = Arc::clone(watched);
     services.run_by(Certificates {
         cluster,
+        events: setup.events,
         watched,
         secrets,
         lives: Lives::default(),
@@ -397,6 +431,18 @@ impl Operator for Certificates {
             self.write(&self.watched.definitions, &bundle).await,
         ];
         written.into_iter().collect::<Result<(), _>>()?;
+        let missing = self.watched.missing().join(", ");
+        if !missing.is_empty() {
+            // Somebody may have deleted them to go on without the operator.
+            warn!(
+                missing,
+                "the API server does not call all webhooks until somebody applies the manifests again"
+            );
+            let note = format!(
+                "the API server does not call all webhooks, apply the manifests again; missing: {missing}"
+            );
+            self.events.record(&*service, EventType::Warning, "WebhooksNotCalled", note);
+        }
         let wait = pki.due().duration_since(now).unwrap_or(self.propagation());
         Ok(Next::After(if is_trusted { wait.min(LOOK) } else { self.propagation() }))
     }
@@ -422,8 +468,8 @@ impl Certificates {
     }
 
     /// Writes the authorities, and the URL if there is one, into each object that lacks them.
-    async fn write<K: Calls>(&self, watch: &Watch<K>, bundle: &str) -> Result<(), ReconcileError> {
-        for object in watch.keys().iter().filter_map(|key| watch.get(key)) {
+    async fn write<K: Calls>(&self, callers: &Callers<K>, bundle: &str) -> Result<(), ReconcileError> {
+        for object in callers.objects() {
             let calls = object.calls().into_iter();
             let operations: Vec<_> = calls
                 .filter_map(|(pointer, config)| self.watched.operation(&pointer, config, bundle))
