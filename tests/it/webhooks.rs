@@ -1,17 +1,23 @@
 //! Tests webhooks of the library: validation, defaults, conversion and their certificates, with an operator in this process.
 
-use std::net::SocketAddr;
+use std::{env, fs, net::SocketAddr, path::Path};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use http::Method;
 use listwatch::{
+    client::Request,
     controller::{Next, Operator, Reconcile, ReconcileError},
-    manifests::Installation,
+    leader::LeaderElection,
+    manifests::{Installation, documents},
     resource::ObjectMeta,
-    runtime::Runtime,
+    runtime::{MetricsSecurity, Runtime},
     webhook::{Decision, Operation, Review, Validator, Webhooks},
 };
-use listwatch_control_plane::{PATIENCE, eventually, free_port};
+use listwatch_control_plane::{LENS_TOKEN, PATIENCE, eventually, free_port};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedKey, IsCa, KeyPair, date_time_ymd,
+    generate_simple_self_signed,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::{
@@ -20,7 +26,11 @@ use tokio::{
     time::timeout,
 };
 
-use crate::fixture::{Fixture, Kind, on};
+use crate::{
+    client::patient,
+    fixture::{Fixture, Kind, Server, on},
+    metrics,
+};
 
 const CRD: &str = "\
 apiVersion: apiextensions.k8s.io/v1
@@ -39,8 +49,11 @@ spec:
   - name: v2
     served: true
     storage: true
-    schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, properties: {
-      host: {type: string}, port: {type: integer}, aliases: {type: array, items: {type: string}}, unknown: {type: string}}}}}}
+    subresources: {status: {}}
+    schema: {openAPIV3Schema: {type: object, properties: {
+      status: {type: object, properties: {ready: {type: boolean}}},
+      spec: {type: object, properties: {
+        host: {type: string}, port: {type: integer}, aliases: {type: array, items: {type: string}}, unknown: {type: string}}}}}}
 ";
 
 mod v1 {
@@ -117,9 +130,12 @@ impl Validator for Hosts {
         {
             decision = decision.warning(format!("the host was {}", old.spec.host));
         }
+        if review.is_dry_run {
+            decision = decision.warning("a dry run");
+        }
         assert_eq!(review.old.is_some(), review.operation == Operation::Update);
         assert!(!review.user.username.is_empty());
-        decision
+        decision.audit_annotation("host", host)
     }
 }
 
@@ -140,20 +156,27 @@ fn webhooks() -> Webhooks {
 struct Serving {
     stop: oneshot::Sender<()>,
     running: JoinHandle<()>,
+    metrics: SocketAddr,
 }
 
 impl Serving {
     fn start(fixture: &Fixture, at: impl FnOnce(Runtime) -> Runtime) -> Serving {
         let (stop, stopped) = oneshot::channel::<()>();
+        let metrics = free_address();
         let runtime = at(Runtime::new(fixture.client.clone()).webhooks(webhooks()));
+        let runtime = runtime.metrics(metrics, MetricsSecurity::Plain);
         let run = async move {
             runtime.run_until(async { drop(stopped.await) }).await.unwrap();
         };
-        Serving { stop, running: tokio::spawn(run) }
+        Serving { stop, running: tokio::spawn(run), metrics }
     }
 
     fn start_at(fixture: &Fixture, address: SocketAddr) -> Serving {
         Serving::start(fixture, |runtime| runtime.webhook_bind_address(address, None))
+    }
+
+    async fn metrics(&self) -> String {
+        reqwest::get(format!("http://{}/metrics", self.metrics)).await.unwrap().text().await.unwrap()
     }
 
     async fn end(self) {
@@ -166,9 +189,8 @@ fn definition() -> Value {
     listwatch_yaml::documents(CRD).next().unwrap().unwrap()
 }
 
-/// Applies all that `manifests` prints but the operator. `call` may change each clientConfig.
-async fn install(fixture: &Fixture, call: impl Fn(&mut Value)) {
-    let installation = Installation {
+fn installation() -> Installation {
+    Installation {
         name: "site-operator".to_owned(),
         namespace: "default".to_owned(),
         image: String::new(),
@@ -179,28 +201,37 @@ async fn install(fixture: &Fixture, call: impl Fn(&mut Value)) {
         roles_of_users: Vec::new(),
         permissions: Runtime::offline().unwrap().webhooks(webhooks()).permissions().unwrap(),
         has_service_monitor: false,
-        has_network_policy: false,
+        has_network_policy: true,
         webhooks: Some(webhooks().installation()),
-    };
-    for mut object in installation.objects() {
-        let kind = object["kind"].as_str().unwrap().to_owned();
-        let path = match &*kind {
-            "CustomResourceDefinition" => {
-                call(&mut object["spec"]["conversion"]["webhook"]["clientConfig"]);
-                DEFINITIONS.to_owned()
-            }
+    }
+}
+
+/// All that `manifests` prints but the operator, in its order, each object with the path of its collection.
+fn installed() -> impl Iterator<Item = (String, Value)> {
+    installation().objects().into_iter().filter_map(|object| {
+        let kind = object["kind"].as_str().unwrap();
+        let collection = match kind {
+            "CustomResourceDefinition" => DEFINITIONS.to_owned(),
             "ValidatingWebhookConfiguration" | "MutatingWebhookConfiguration" => {
-                object["webhooks"]
-                    .as_array_mut()
-                    .unwrap()
-                    .iter_mut()
-                    .for_each(|hook| call(&mut hook["clientConfig"]));
                 format!("/apis/admissionregistration.k8s.io/v1/{}s", kind.to_lowercase())
             }
             "Service" => "/api/v1/namespaces/default/services".to_owned(),
-            _ => continue,
+            _ => return None,
         };
-        apply(fixture, &path, &object).await;
+        Some((collection, object))
+    })
+}
+
+/// Applies what is [`installed`]. `call` may change each clientConfig.
+async fn install(fixture: &Fixture, call: impl Fn(&mut Value)) {
+    for (collection, mut object) in installed() {
+        if object["kind"] == "CustomResourceDefinition" {
+            call(&mut object["spec"]["conversion"]["webhook"]["clientConfig"]);
+        }
+        for hook in object.get_mut("webhooks").and_then(Value::as_array_mut).into_iter().flatten() {
+            call(&mut hook["clientConfig"]);
+        }
+        apply(fixture, &collection, &object).await;
     }
 }
 
@@ -296,6 +327,25 @@ async fn objects_are_denied_changed_and_converted() {
         let expected = json!({"host": "web.example.com", "port": 8443, "aliases": ["www"]});
         assert_eq!((&new["spec"], &new["metadata"]["annotations"]), (&expected, &json!(null)));
 
+        let client = match &fixture.server {
+            Server::Embedded(_) => fixture.client.clone(),
+            // Whose requests are audited.
+            Server::Shared(server) => patient(&server.url(), &server.ca_pem(), LENS_TOKEN),
+            Server::Own(server) => patient(&server.url(), &server.ca_pem(), LENS_TOKEN),
+        };
+        let path = format!("/apis/example.com/v2/namespaces/{}/sites/web?dryRun=All", fixture.namespace);
+        let edit = json!({"spec": {"host": "new.example.com"}}).to_string().into_bytes();
+        let edit = Request::get(path).sends(Method::PATCH, "application/merge-patch+json", edit);
+        let answer = client.send(edit).await.unwrap();
+        let warnings: Vec<_> = answer.headers.get_all("warning").iter().map(|warning| warning.to_str().unwrap()).collect();
+        assert_eq!(warnings, ["299 - \"the host was web.example.com\"", "299 - \"a dry run\""]);
+        let web = send(fixture, Method::GET, "v2", "web", json!(null)).await.unwrap();
+        assert_eq!(web["spec"]["host"], "web.example.com");
+        if !fixture.is_embedded() {
+            let audited = r#""validate.sites.example.com/host":"new.example.com""#;
+            eventually("the annotation", async || fixture.control_plane().audit_log().contains(audited).then_some(())).await;
+        }
+
         let fails = async |host: &str, expected: &str| {
             let error = create(fixture, "odd", json!({"host": host})).await.unwrap_err();
             assert!(error.contains("failed calling webhook") && error.contains(expected), "{error}");
@@ -306,15 +356,35 @@ async fn objects_are_denied_changed_and_converted() {
         fixture.send(Method::PATCH, CONFIGURATION, JSON_PATCH, &edit).await.unwrap();
         // Whoever gives up first, the API server or the webhook.
         fails("slow.example.com", "failed to call webhook").await;
+        let path = r#"webhook="/validate-example-com-v2-site""#;
+        let text = eventually("the slow review to end", async || {
+            let ended = format!("controller_runtime_webhook_requests_in_flight{{{path}}} 0\n");
+            Some(serving.metrics().await).filter(|text| text.contains(&ended))
+        })
+        .await;
+        let value = |name: &str, labels: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(&format!("controller_runtime_webhook_{name}{labels} ")));
+            line.unwrap_or_else(|| panic!("no {name}{labels} in {text}")).parse::<f64>().unwrap()
+        };
+        let of_code = |code: u16| value("requests_total", &format!("{{{path},code=\"{code}\"}}"));
+        assert_eq!((value("panics_total", ""), of_code(500), of_code(504)), (1.0, 1.0, 1.0));
+        let of_path = format!("{{{path}}}");
+        assert_eq!(value("latency_seconds_count", &of_path), of_code(200) + 2.0);
+        // It waited for the slow one until the API server gave up.
+        assert!(value("latency_seconds_sum", &of_path) > 0.9, "{text}");
+        let (exported, mut documented) = (metrics::exported(&text), metrics::documented());
+        documented.retain(|name, _| name.contains("webhook"));
+        assert!(documented.len() > 4 && documented.iter().all(|(name, row)| exported.get(name) == Some(row)), "{documented:#?}");
         serving.end().await;
     })
     .await;
 }
 
 #[tokio::test]
-async fn an_operator_that_is_down_blocks_no_deletion() {
+async fn an_operator_that_is_down_blocks_no_deletion_no_status_and_not_itself() {
     on(SERVERS, async |fixture| {
         let (serving, _) = with_operator(fixture).await;
+        create(fixture, "web", json!({"host": "web.example.com"})).await.unwrap();
         let edit = json!({"metadata": {"finalizers": ["example.com/cleanup"]}});
         send(fixture, Method::PATCH, "v2", "ready", edit).await.unwrap();
         // A cleanup may depend on the spec.
@@ -324,11 +394,180 @@ async fn an_operator_that_is_down_blocks_no_deletion() {
             .unwrap_err();
         assert!(error.contains("must have a domain"), "{error}");
         serving.end().await;
-        let error = create(fixture, "web", json!({"host": "web.example.com"})).await.unwrap_err();
-        assert!(error.contains("connection refused"), "{error}");
-        send(fixture, Method::PATCH, "v2", "ready", json!({"metadata": {"finalizers": null}})).await.unwrap();
-        let gone = send(fixture, Method::GET, "v2", "ready", json!(null)).await.unwrap_err();
-        assert!(gone.contains("404"), "{gone}");
+
+        let (namespace, operator) = (&*fixture.namespace, "system:serviceaccount:default:site-operator");
+        let site = json!({"apiVersion": "example.com/v2", "kind": "Site", "metadata": {"generateName": "site-"}, "spec": {}});
+        let (label, status) = (json!({"metadata": {"labels": {"a": "b"}}}), json!({"status": {"ready": true}}));
+        let unlock = json!({"metadata": {"finalizers": null}});
+        for (is_called, method, namespace, name, user, body) in [
+            (true, Method::POST, namespace, "", "", &site),
+            (true, Method::PATCH, namespace, "/web", "", &label),
+            (false, Method::PATCH, namespace, "/web/status", "", &status),
+            (false, Method::PATCH, namespace, "/web", operator, &label),
+            (false, Method::POST, namespace, "", operator, &site),
+            (false, Method::POST, "default", "", "", &site),
+            (false, Method::POST, "kube-system", "", "", &site),
+            (false, Method::DELETE, namespace, "/web", "", &json!(null)),
+            (false, Method::PATCH, namespace, "/ready", "", &unlock),
+        ] {
+            let media_type = if method == Method::PATCH { "application/merge-patch+json" } else { "application/json" };
+            let path = format!("/apis/example.com/v2/namespaces/{namespace}/sites{name}");
+            let mut request = Request::get(path).sends(method, media_type, body.to_string().into_bytes());
+            if !user.is_empty() {
+                request.headers.insert("impersonate-user", user.parse().unwrap());
+                request.headers.insert("impersonate-group", "system:masters".parse().unwrap());
+            }
+            let what = format!("{request:?} by {user:?}");
+            let refused = fixture.client.send(request).await.err().map(|error| error.to_string());
+            let is_refused = refused.as_ref().is_some_and(|error| error.contains("connection refused"));
+            assert_eq!((refused.is_some(), is_refused), (is_called, is_called), "{what}: {refused:?}");
+        }
+        for name in ["web", "ready"] {
+            let gone = send(fixture, Method::GET, "v2", name, json!(null)).await.unwrap_err();
+            assert!(gone.contains("404"), "{gone}");
+        }
+
+        // As by `manifests | kubectl delete -f -`, which waits for nothing before the last one.
+        for (collection, object) in installed() {
+            let path = format!("{collection}/{}", object["metadata"]["name"].as_str().unwrap());
+            fixture.send(Method::DELETE, &path, "application/json", &json!(null)).await.unwrap();
+        }
+        eventually("no definition", async || fixture.raw(DEFINITION).await.is_err_and(|error| error.code() == Some(404)).then_some(())).await;
+    })
+    .await;
+}
+
+/// `UPDATE_EXPECT=1` writes the file.
+#[test]
+fn the_installation_of_webhooks_equals_its_file() {
+    let objects = installation().objects();
+    let kinds: Vec<&str> = objects.iter().map(|object| object["kind"].as_str().unwrap()).collect();
+    // Deleted in this order, they call nobody who is gone.
+    assert_eq!(kinds[..2], ["MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"]);
+    let is_of_webhooks =
+        |kind: &str| kind.ends_with("WebhookConfiguration") || ["Service", "NetworkPolicy"].contains(&kind);
+    let those: Vec<Value> = objects
+        .iter()
+        .zip(kinds)
+        .filter(|(_, kind)| is_of_webhooks(kind))
+        .map(|(object, _)| object.clone())
+        .collect();
+    let file = Path::new(crate::ROOT).join("tests/it/data/webhooks.yaml");
+    if env::var_os("UPDATE_EXPECT").is_some() {
+        return fs::write(file, documents(&those)).unwrap();
+    }
+    assert!(
+        fs::read_to_string(file).unwrap() == documents(&those),
+        "UPDATE_EXPECT=1 cargo test --test it webhooks"
+    );
+}
+
+/// It is the way out when the operator does not answer, so the operator does not create it again.
+#[tokio::test]
+async fn an_event_says_that_somebody_has_deleted_a_configuration() {
+    on(SERVERS, async |fixture| {
+        let (serving, address) = with_operator(fixture).await;
+        fixture.send(Method::DELETE, CONFIGURATION, "application/json", &json!(null)).await.unwrap();
+        eventually("an Event", async || {
+            let events = fixture.raw("/apis/events.k8s.io/v1/namespaces/default/events").await.unwrap();
+            let expected =
+                "apply the manifests again; missing: ValidatingWebhookConfiguration sites-webhook\"";
+            (events.contains("WebhooksNotCalled") && events.contains(expected)).then_some(())
+        })
+        .await;
+        let local = json!({"host": "local"});
+        eventually("a site", async || create(fixture, "local", local.clone()).await.ok()).await;
+        install(fixture, at(address)).await;
+        eventually("a denial", async || {
+            let denied = create(fixture, "other", local.clone()).await.err()?;
+            denied.contains("must have a domain").then_some(())
+        })
+        .await;
+        serving.end().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_standby_answers_and_a_pod_is_ready_with_a_certificate_that_a_ca_bundle_trusts() {
+    on(SERVERS, async |fixture| {
+        fixture.create_namespace().await;
+        let (address, probes) = (free_address(), free_address());
+        let start = || Serving::start(fixture, |runtime| {
+            let runtime = runtime.webhook_bind_address(address, None).probes(probes);
+            runtime.leader_election(LeaderElection::default()).unwrap()
+        });
+        let until_ready = async |code: u16, expected: &str| {
+            eventually(expected, async || {
+                let answer = reqwest::get(format!("http://{probes}/readyz")).await.ok()?;
+                let status = answer.status().as_u16();
+                (status == code && answer.text().await.ok()?.contains(expected)).then_some(())
+            })
+            .await;
+        };
+        let serving = start();
+        until_ready(503, "[-] webhooks: there is no certificate yet").await;
+        install(fixture, at(address)).await;
+        until_ready(200, "ready").await;
+        serving.end().await;
+
+        for (collection, object) in installed().filter(|(_, object)| object["kind"] != "Service") {
+            let path = format!("{collection}/{}", object["metadata"]["name"].as_str().unwrap());
+            let pointer = if object["webhooks"].is_array() { "/webhooks/0" } else { "/spec/conversion/webhook" };
+            let edit = json!([{"op": "remove", "path": format!("{pointer}/clientConfig/caBundle")}]);
+            fixture.send(Method::PATCH, &path, JSON_PATCH, &edit).await.unwrap();
+        }
+        let lease = "/apis/coordination.k8s.io/v1/namespaces/default/leases/sites-webhook.example.com";
+        let spec = json!({"holderIdentity": "other", "leaseDurationSeconds": 3600, "renewTime": "2026-11-30T13:16:15.000000Z"});
+        fixture.send(Method::PATCH, lease, "application/merge-patch+json", &json!({"spec": spec})).await.unwrap();
+        let serving = start();
+        until_ready(503, "[-] webhooks: no caBundle has the authority of the certificate").await;
+        let review = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
+            "uid": "u", "operation": "CREATE", "userInfo": {"username": "jane"},
+            "resource": {"group": "example.com", "version": "v2", "resource": "sites"},
+            "object": {"metadata": {}, "spec": {"host": "local"}},
+        }});
+        let http = reqwest::Client::builder().tls_danger_accept_invalid_certs(true).build().unwrap();
+        let url = format!("https://{address}/validate-example-com-v2-site");
+        let answer = http.post(url).body(review.to_string()).send().await.unwrap();
+        assert!(answer.text().await.unwrap().contains("must have a domain"));
+        fixture.send(Method::DELETE, lease, "application/json", &json!(null)).await.unwrap();
+        until_ready(200, "ready").await;
+        serving.end().await;
+    })
+    .await;
+}
+
+/// As cert-manager writes them.
+#[tokio::test]
+async fn a_certificate_in_files_is_read_again() {
+    on(&[Kind::EmbeddedBare], async |fixture| {
+        let (address, dir) = (free_address(), tempfile::tempdir().unwrap());
+        let write = || {
+            let CertifiedKey { cert, signing_key } =
+                generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+            fs::write(dir.path().join("tls.key"), signing_key.serialize_pem()).unwrap();
+            fs::write(dir.path().join("tls.crt"), cert.pem()).unwrap();
+            cert.pem()
+        };
+        let is_served = async |pem: String| {
+            let authority = reqwest::Certificate::from_pem(pem.as_bytes()).unwrap();
+            eventually("the certificate", async || {
+                let http = reqwest::Client::builder()
+                    .tls_certs_only([authority.clone()])
+                    .no_proxy()
+                    .build()
+                    .unwrap();
+                http.get(format!("https://{address}/")).send().await.ok()
+            })
+            .await;
+        };
+        let before = write();
+        let files = Some(dir.path().to_owned());
+        let serving = Serving::start(fixture, |runtime| runtime.webhook_bind_address(address, files));
+        is_served(before).await;
+        is_served(write()).await;
+        serving.end().await;
     })
     .await;
 }
@@ -373,10 +612,22 @@ async fn certificates_that_somebody_breaks_are_repaired() {
             (definition["spec"]["conversion"]["webhook"]["clientConfig"]["caBundle"] == before).then_some(())
         })
         .await;
+        // An apply of all keeps them.
+        let before = bundle().await;
+        install(fixture, at(address)).await;
+        assert_eq!(bundle().await, before);
 
-        for edit in
-            [json!(null), json!({"data": null}), json!({"data": {"ca.crt": "eA==", "tls.crt": "eA=="}})]
-        {
+        let authority = |ends: i32| {
+            let mut params = CertificateParams::new(Vec::new()).unwrap();
+            params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+            params.not_after = date_time_ymd(ends, 1, 1);
+            let key = KeyPair::generate().unwrap();
+            let pem = params.self_signed(&key).unwrap().pem();
+            json!({"data": {"ca.crt": STANDARD.encode(pem), "ca.key": STANDARD.encode(key.serialize_pem())}})
+        };
+        let (expired, foreign) = (authority(2020), authority(2100));
+        let text = json!({"data": {"ca.crt": "eA==", "tls.crt": "eA=="}});
+        for edit in [json!(null), json!({"data": null}), text, expired, foreign] {
             let before = bundle().await;
             let (method, media_type) = match &edit {
                 Value::Null => (Method::DELETE, "application/json"),
@@ -516,6 +767,8 @@ async fn a_request_that_is_not_a_review_gets_a_clear_answer_and_harms_no_other()
         };
         let admission = |request: Value| review("admission.k8s.io/v1", "AdmissionReview", request);
         let validate = "/validate-example-com-v2-site";
+        let sites = json!({"group": "example.com", "version": "v2", "resource": "sites"});
+        let slow = json!({"uid": "u", "operation": "CREATE", "resource": sites, "object": {"metadata": {}, "spec": {"host": "slow.example.com"}}});
         for (path, body, code, expected) in [
             ("/", String::new(), 404, "no webhook at /"),
             (validate, String::new(), 400, "the body is not a review in JSON: EOF while parsing"),
@@ -524,7 +777,8 @@ async fn a_request_that_is_not_a_review_gets_a_clear_answer_and_harms_no_other()
             (validate, review("v1", "Pod", json!(null)), 400, "expected kind AdmissionReview of admission.k8s.io/v1"),
             (validate, admission(json!(null)), 400, "the AdmissionReview has no request"),
             (validate, admission(json!({"uid": "u"})), 400, "the request of the AdmissionReview: missing field `operation`"),
-            (validate, admission(json!({"uid": "u", "operation": "CREATE"})), 400, "missing field `object`"),
+            (validate, admission(json!({"uid": "u", "operation": "CREATE", "resource": sites})), 400, "missing field `object`"),
+            (&format!("{validate}?timeout=10ms"), admission(slow), 504, "the webhook took longer than 10ms"),
             (validate, "x".repeat(9 * 1024 * 1024), 400, "read the review, of at most 8388608 bytes"),
             ("/convert", admission(json!({})), 400, "expected kind ConversionReview of apiextensions.k8s.io/v1"),
         ] {
@@ -550,18 +804,18 @@ async fn a_request_that_is_not_a_review_gets_a_clear_answer_and_harms_no_other()
             assert!(result["message"].as_str().unwrap().contains(expected), "{text}");
         }
         // An object that the operator cannot read is denied.
-        let request = json!({"uid": "u", "operation": "CREATE", "object": {"metadata": {}, "spec": {"host": 1}}});
+        let request = json!({"uid": "u", "operation": "CREATE", "resource": sites, "object": {"metadata": {}, "spec": {"host": 1}}});
         let (_, text) = post(validate, admission(request)).await;
         assert!(text.contains("the operator cannot read the object: invalid type: integer `1`"), "{text}");
         let large = json!({"metadata": {}, "spec": {"host": "a.b", "unknown": "x".repeat(3 * 1024 * 1024)}});
-        let request = json!({"uid": "u", "operation": "CREATE", "userInfo": {"username": "jane"}, "object": large});
+        let request = json!({"uid": "u", "operation": "CREATE", "resource": sites, "userInfo": {"username": "jane"}, "object": large});
         let (_, text) = post(validate, admission(request)).await;
         assert!(text.contains(r#""allowed":true"#), "{text}");
         // Configurations that somebody else writes may ask about it.
         let deleted = |host: &str| json!({"metadata": {"deletionTimestamp": "2026-11-30T13:16:15Z"}, "spec": {"host": host}});
         for (before, is_allowed) in [("local", true), ("a.b", false)] {
             let user = json!({"username": "jane"});
-            let request = json!({"uid": "u", "operation": "UPDATE", "userInfo": user, "object": deleted("local"), "oldObject": deleted(before)});
+            let request = json!({"uid": "u", "operation": "UPDATE", "resource": sites, "userInfo": user, "object": deleted("local"), "oldObject": deleted(before)});
             let (_, text) = post(validate, admission(request)).await;
             assert_eq!(serde_json::from_str::<Value>(&text).unwrap()["response"]["allowed"], is_allowed, "{text}");
         }
