@@ -292,6 +292,8 @@ impl Answers {
             return conversion::answer(&self.webhooks.conversions, body);
         };
         let request = AdmissionRequest::read(body)?;
+        let Handler { group, version, plural, .. } = &self.webhooks.handlers[path];
+        request.expect(group, version, plural)?;
         // A configuration of `manifests` does not ask about it: `NOT_DELETED`. A configuration of OLM has no conditions.
         if request.is_being_deleted() {
             return Ok(request.answer(Map::from_iter([("allowed".to_owned(), true.into())])));

@@ -169,12 +169,21 @@ pub(super) fn typed<K: Resource>(object: &Value) -> Result<K, serde_json::Error>
     K::deserialize(object)
 }
 
+/// `{"group": "example.com", "version": "v1", "resource": "sites"}`
+#[derive(Debug, PartialEq, Eq, Deserialize)]
+struct GroupVersionResource {
+    group: String,
+    version: String,
+    resource: String,
+}
+
 /// The `request` of an AdmissionReview.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct AdmissionRequest {
     pub(super) uid: String,
     operation: Operation,
+    resource: GroupVersionResource,
     /// Empty for an object with a `generateName`.
     #[serde(default)]
     pub(super) name: String,
@@ -191,6 +200,16 @@ impl AdmissionRequest {
     /// Reads the body of a request.
     pub(super) fn read(body: &[u8]) -> Result<AdmissionRequest, String> {
         server::read(body, API_VERSION, KIND)
+    }
+
+    /// Fails if it is about another resource: somebody has written a configuration by hand.
+    pub(super) fn expect(&self, group: &str, version: &str, plural: &str) -> Result<(), String> {
+        let asked = &self.resource;
+        if (&*asked.group, &*asked.version, &*asked.resource) == (group, version, plural) {
+            return Ok(());
+        }
+        let (other, own) = (qualified(&asked.group, &asked.resource), qualified(group, plural));
+        Err(format!("the {KIND} is about {other} {}, and this path about {own} {version}", asked.version))
     }
 
     /// Whether the object waits for finalizers, and keeps its spec: a cleanup may depend on it.

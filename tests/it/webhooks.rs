@@ -768,6 +768,8 @@ async fn a_request_that_is_not_a_review_gets_a_clear_answer_and_harms_no_other()
         let admission = |request: Value| review("admission.k8s.io/v1", "AdmissionReview", request);
         let validate = "/validate-example-com-v2-site";
         let sites = json!({"group": "example.com", "version": "v2", "resource": "sites"});
+        let pods = json!({"group": "", "version": "v1", "resource": "pods"});
+        let of_pods = json!({"uid": "u", "operation": "CREATE", "resource": pods, "object": {"metadata": {}, "spec": {}}});
         let slow = json!({"uid": "u", "operation": "CREATE", "resource": sites, "object": {"metadata": {}, "spec": {"host": "slow.example.com"}}});
         for (path, body, code, expected) in [
             ("/", String::new(), 404, "no webhook at /"),
@@ -778,6 +780,7 @@ async fn a_request_that_is_not_a_review_gets_a_clear_answer_and_harms_no_other()
             (validate, admission(json!(null)), 400, "the AdmissionReview has no request"),
             (validate, admission(json!({"uid": "u"})), 400, "the request of the AdmissionReview: missing field `operation`"),
             (validate, admission(json!({"uid": "u", "operation": "CREATE", "resource": sites})), 400, "missing field `object`"),
+            (validate, admission(of_pods), 400, "the AdmissionReview is about pods v1, and this path about sites.example.com v2"),
             (&format!("{validate}?timeout=10ms"), admission(slow), 504, "the webhook took longer than 10ms"),
             (validate, "x".repeat(9 * 1024 * 1024), 400, "read the review, of at most 8388608 bytes"),
             ("/convert", admission(json!({})), 400, "expected kind ConversionReview of apiextensions.k8s.io/v1"),
