@@ -486,3 +486,100 @@ impl Certificates {
 fn text(base64: &str) -> String {
     STANDARD.decode(base64).ok().and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_default()
 }
+
+#[cfg(all(test, feature = "testing"))]
+mod tests {
+    use std::{collections::HashSet, future::pending, pin::pin, time::SystemTime};
+
+    use http::Method;
+    use tokio::time::{advance, sleep};
+
+    use super::*;
+    use crate::{
+        client::Request,
+        resource::kinds::{Deployment, Ingress},
+        testing::TestServer,
+        watch::Lists,
+    };
+
+    const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+    /// In which one authority follows another: the propagation, and the reconciles before and after it.
+    const MINUTES: Duration = Duration::from_secs(150);
+
+    /// The process sleeps for days, and then has some minutes. In between nothing is written, and a certificate that is valid before and after
+    /// is valid meanwhile.
+    #[tokio::test(start_paused = true)]
+    async fn in_each_second_of_three_years_the_api_server_trusts_what_is_served() {
+        let server = TestServer::start(&[]).await;
+        let create = async |path: &str, object: Value| {
+            let body = object.to_string().into_bytes();
+            let request = Request::get(path).sends(Method::POST, "application/json", body);
+            server.client.send(request).await.expect("an object");
+        };
+        let webhooks = Webhooks::new("example.com/web-webhook");
+        let webhooks = webhooks.defaults(|_: &mut Deployment| ()).defaults(|_: &mut Ingress| ());
+        let mut hooks = webhooks.installation().mutating;
+        for hook in &mut hooks {
+            hook["clientConfig"]["service"]["namespace"] = "default".into();
+            hook["clientConfig"]["service"]["name"] = "web-webhook".into();
+        }
+        let configurations = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations";
+        create(configurations, json!({"metadata": {"name": "web-webhook"}, "webhooks": hooks})).await;
+        let service = json!({"metadata": {"name": "web-webhook"}, "spec": {"ports": [{"port": 443}]}});
+        create("/api/v1/namespaces/default/services", service).await;
+
+        let client = server.client.clone();
+        let (events, write_events) = Events::new(client.clone(), "example.com/test", "test".to_owned());
+        let cluster = Cluster::new(client, Lists::Paged);
+        let watched = Watched::new(&cluster, &webhooks, None);
+        let setup = Setup { cluster: cluster.clone(), events, namespaces: Vec::new() };
+        let controller = controller(setup, &watched);
+
+        let names = BTreeSet::from(["web-webhook.default.svc".to_owned()]);
+        let bundles = async || {
+            let body = server.client.send(Request::get(format!("{configurations}/web-webhook"))).await;
+            let object: Value = serde_json::from_slice(&body.expect("an object").body).expect("JSON");
+            let hooks = object["webhooks"].as_array().expect("webhooks");
+            let bundle = |hook: &Value| text(hook["clientConfig"]["caBundle"].as_str().unwrap_or_default());
+            hooks.iter().map(bundle).collect::<Vec<_>>()
+        };
+        let are_trusting = |bundles: &[String], now: SystemTime| {
+            let mut served = watched.pki();
+            served.certificate.clone_from(&locked(&watched.served));
+            bundles.iter().all(|bundle| served.is_trusted_by(bundle, &names, now))
+        };
+        let changed = Arc::new(Notify::new());
+        let _listening = (notify(&watched.secrets, &changed), notify(&watched.mutating.watch, &changed));
+        let mut states = HashSet::new();
+        let years = async {
+            sleep(MINUTES).await;
+            for _ in 0..3 * 365 / 12 {
+                let mut minutes = pin!(sleep(MINUTES));
+                loop {
+                    let (bundles, now) = (bundles().await, cluster.now());
+                    let is_safe = [now - DAY, now + DAY].map(|now| are_trusting(&bundles, now));
+                    assert_eq!(is_safe, [true, true], "at {now:?}");
+                    states.insert((bundles, locked(&watched.served).clone()));
+                    tokio::select! {
+                        () = changed.notified() => {}
+                        () = &mut minutes => break,
+                    }
+                }
+                assert!(are_trusting(&bundles().await, cluster.now() + 13 * DAY), "at {:?}", cluster.now());
+                advance(12 * DAY).await;
+            }
+            // A year ahead, all have expired.
+            advance(365 * DAY).await;
+            sleep(MINUTES).await;
+            assert!(are_trusting(&bundles().await, cluster.now() + 13 * DAY));
+            // One more for each new certificate and each new caBundle.
+            assert_eq!(states.len(), 22);
+        };
+        tokio::select! {
+            () = controller.run(pending()) => {}
+            () = async { tokio::join!(write_events, pending::<()>()); } => {}
+            never = watched.follow() => match never {},
+            () = years => {}
+        }
+    }
+}

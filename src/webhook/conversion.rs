@@ -329,9 +329,45 @@ mod tests {
         }
     }
 
+    mod v3 {
+        use super::*;
+
+        #[derive(Serialize, Deserialize)]
+        pub(super) struct Site {
+            pub(super) metadata: ObjectMeta,
+            pub(super) spec: SiteSpec,
+        }
+
+        /// No port, and all names in one list.
+        #[derive(Serialize, Deserialize)]
+        pub(super) struct SiteSpec {
+            pub(super) names: Vec<String>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            pub(super) tls: Option<Tls>,
+        }
+
+        crate::kind!(Site, "example.com", "v3", "sites");
+    }
+
+    impl From<Site> for v3::Site {
+        fn from(Site { metadata, spec: SiteSpec { host, tls, aliases, .. } }: Site) -> v3::Site {
+            let names = [host].into_iter().chain(aliases).collect();
+            v3::Site { metadata, spec: v3::SiteSpec { names, tls } }
+        }
+    }
+
+    impl From<v3::Site> for Site {
+        fn from(v3::Site { metadata, spec: v3::SiteSpec { names, tls } }: v3::Site) -> Site {
+            let mut names = names.into_iter();
+            let host = names.next().unwrap_or_default();
+            Site { metadata, spec: SiteSpec { host, port: 80, tls, aliases: names.collect() } }
+        }
+    }
+
     fn converted(object: &Value, to: &str) -> Value {
         let mut conversion = Conversion::of::<Site>();
         conversion.add::<v1::Site, Site>();
+        conversion.add::<v3::Site, Site>();
         convert(&[conversion], object.clone(), to).expect("a conversion")
     }
 
@@ -351,6 +387,29 @@ mod tests {
         assert_eq!((&old["status"], &old["metadata"]["labels"]), (&site()["status"], &json!({"b": "c"})));
         assert_eq!(converted(&old, "example.com/v2"), site());
         assert_eq!(converted(&site(), "example.com/v2"), site());
+    }
+
+    #[test]
+    fn no_way_through_three_versions_loses_anything() {
+        let versions = ["example.com/v1", "example.com/v2", "example.com/v3"];
+        let specs = [
+            json!({"address": "web:443", "alias": "w"}),
+            site()["spec"].clone(),
+            json!({"names": ["web", "w", "x/y~z"], "tls": {"secret": "s"}}),
+        ];
+        for (version, spec) in versions.iter().zip(specs) {
+            let mut object = site();
+            (object["apiVersion"], object["spec"]) = ((*version).into(), spec);
+            for (second, third) in versions.iter().flat_map(|second| versions.map(|third| (second, third))) {
+                let there = converted(&converted(&object, second), third);
+                assert_eq!(there["apiVersion"], third);
+                assert_eq!(
+                    converted(&there, version),
+                    object,
+                    "from {version} to {second}, {third} and back"
+                );
+            }
+        }
     }
 
     #[test]

@@ -334,6 +334,10 @@ mod tests {
             );
             assert_eq!(mended.authorities, broken.authorities);
         }
+        // Somebody has set the clock a year ahead, and back again.
+        let ahead = renewed(&good, now + HOUR * 24 * 365, true);
+        assert!(ahead.is_trusted_by(good.newest(), &names(), now + HOUR * 24 * 365));
+        assert!(renewed(&ahead, now, true).is_trusted_by(good.newest(), &names(), now));
         let expired = renewed(&good, now + Lives::default().authority, false);
         assert_eq!(expired.authorities.len(), 1);
         assert!(!expired.bundle().contains(good.newest()));
