@@ -138,3 +138,22 @@ fn any(schema: &Value, random: &mut fastrand::Rng) -> Value {
 fn word(random: &mut fastrand::Rng) -> String {
     (0..random.usize(1..8)).map(|_| random.lowercase()).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resource::{ObjectMeta, kinds::ConfigMap};
+
+    #[tokio::test]
+    async fn a_default_that_changes_what_it_has_changed_fails_each_test_that_calls_it() {
+        let server = TestServer::start(&[]).await;
+        let webhooks = Webhooks::new("example.com/map-webhook")
+            .defaults(|map: &mut ConfigMap| drop(map.data.insert(map.data.len().to_string(), String::new())));
+        let _serving = server.webhooks(webhooks).await;
+        let metadata =
+            ObjectMeta { name: "a".into(), namespace: Some("default".into()), ..ObjectMeta::default() };
+        let created = server.client.create(&ConfigMap { metadata, ..ConfigMap::default() }).await;
+        let error = created.map(drop).expect_err("a panic").to_string();
+        assert!(error.contains("the webhook panicked"), "{error}");
+    }
+}

@@ -29,6 +29,20 @@ async fn a_site_gets_a_host_that_no_other_has() {
     assert!(error.contains(expected), "{error}");
 }
 
+/// With defaults that change nothing more in what they have changed: otherwise the webhook would panic.
+#[tokio::test]
+async fn the_samples_are_accepted() {
+    let server = TestServer::start(&[&definition()]).await;
+    let _serving = server.webhooks(webhooks()).await;
+    for sample in listwatch_yaml::documents(include_str!("../sample.yaml")) {
+        let mut sample = sample.expect("YAML");
+        let [version, name] = [&sample["apiVersion"], &sample["metadata"]["name"]];
+        let [version, name] = [version, name].map(|text| text.as_str().expect("a text").to_owned());
+        let version = version.trim_start_matches("example.com/");
+        create(&server, version, &name, sample["spec"].take()).await.expect("a site");
+    }
+}
+
 #[test]
 fn both_versions_say_the_same() {
     converts_without_loss::<v1::Site, Site>(&definition());
