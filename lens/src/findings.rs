@@ -7,6 +7,7 @@ use std::{
 };
 
 use listwatch_scorecard::retries_max;
+use serde_json::Value;
 
 use super::{
     recording::{Effect, Event, Recording, Request, Write, between, field, milliseconds},
@@ -40,6 +41,9 @@ const CONFLICTS: usize = 5;
 /// How long a watch may be closed until it is opened again. client-go opens it at once, or after a second.
 const REOPEN_MAX: Duration = Duration::from_secs(5);
 
+/// How long an object that is being deleted may have the client's finalizer, without a write. A Pod has 30 s to end.
+const CLEANUP_MAX: Duration = Duration::from_secs(30);
+
 /// How often a server sends a bookmark. kube-apiserver: about once a minute.
 const BOOKMARK_SECS: u64 = 60;
 
@@ -51,7 +55,7 @@ const ENTRIES_MAX: usize = 6;
 pub enum Severity {
     /// A mistake.
     Problem,
-    /// Something that costs little, or shows only in an outage.
+    /// Something that costs little, shows only in an outage, or may be meant.
     Note,
 }
 
@@ -102,9 +106,10 @@ struct Found {
 type Rule = fn(&Case<'_>) -> Vec<Found>;
 
 /// The worst first.
-const RULES: [(&str, Severity, Rule); 10] = [
+const RULES: [(&str, Severity, Rule); 12] = [
     ("wakes-itself", Severity::Problem, wakes_itself),
     ("undo-each-other", Severity::Problem, undo_each_other),
+    ("takes-away", Severity::Problem, takes_away),
     ("watch-not-reopened", Severity::Problem, watch_not_reopened),
     ("forbidden", Severity::Problem, forbidden),
     ("retries-without-pause", Severity::Problem, retries_without_pause),
@@ -112,6 +117,7 @@ const RULES: [(&str, Severity, Rule); 10] = [
     ("conflicts", Severity::Problem, conflicts),
     ("lists-again", Severity::Problem, lists_again),
     ("reads-again", Severity::Problem, reads_again),
+    ("keeps-its-finalizer", Severity::Note, keeps_its_finalizer),
     ("watch-options", Severity::Note, watch_options),
 ];
 
@@ -157,6 +163,21 @@ impl<'a> Case<'a> {
         let watches =
             recording.events.iter().filter_map(move |event| Some((event, recording.request(event.watch)?)));
         watches.filter(move |(_, watch)| watch.client == self.client)
+    }
+
+    /// The latest moment at which the client surely ran.
+    fn alive(&self) -> SystemTime {
+        let last = [
+            self.requests.last().map(|request| request.received),
+            self.events().map(|(event, _)| event.time).max(),
+            self.recording.runs_until,
+        ];
+        last.into_iter().flatten().max().unwrap_or(SystemTime::UNIX_EPOCH)
+    }
+
+    /// The end of each watch that has ended, by its id.
+    fn ends(&self) -> BTreeMap<u64, &'a Event> {
+        self.events().filter(|(event, _)| event.ends_watch()).map(|(end, watch)| (watch.id, end)).collect()
     }
 
     /// A finding about requests.
@@ -302,7 +323,7 @@ fn undo_each_other(case: &Case<'_>) -> Vec<Found> {
         }
         let own = usize::from(writes[0].client != case.client);
         let (own, other) = (writes[own], writes[1 - own]);
-        let name = if other.client.is_empty() { "a controller of the server" } else { &other.client };
+        let name = writer(other);
         let value = |write: &Write| match field(&write.value, path) {
             _ if object.starts_with("secrets/") => "a value".to_owned(),
             None => "nothing".to_owned(),
@@ -339,14 +360,82 @@ fn longest_turns<'s, 'a>(writes: &'s [&'a Write], path: &str) -> &'s [&'a Write]
     &writes[longest]
 }
 
+/// A label, an annotation or a finalizer: `label`, `team`.
+type Mark = (&'static str, String);
+
+/// The marks of each object, and the write that set each. Not those of before the recording.
+type Marks<'a> = BTreeMap<&'a str, BTreeMap<Mark, &'a Write>>;
+
+/// Which marks there are at the end. Each that an update removes goes to `lost`, with the write that set it.
+fn marks<'a>(recording: &'a Recording, mut lost: impl FnMut(&'a Write, Mark, &'a Write)) -> Marks<'a> {
+    let mut objects = Marks::new();
+    for write in &recording.writes {
+        let known = objects.entry(&write.object).or_default();
+        let mut found = BTreeMap::new();
+        for (what, field) in [("label", "labels"), ("annotation", "annotations"), ("finalizer", "finalizers")]
+        {
+            let (value, path) = (&write.value["metadata"][field], format!(".metadata.{field}"));
+            let keys = value.as_object().into_iter().flat_map(|marks| marks.keys().map(String::as_str));
+            for key in keys.chain(value.as_array().into_iter().flatten().filter_map(Value::as_str)) {
+                let is_set = |changed: &String| {
+                    *changed == path
+                        || *changed == format!("{path}.{key}")
+                        || changed.starts_with(&format!("{path}["))
+                };
+                let is_set = write.event == "ADDED" || write.changed.iter().any(is_set);
+                found.insert((what, key.to_owned()), is_set);
+            }
+        }
+        for (mark, setter) in known.extract_if(.., |mark, _| !found.contains_key(mark)) {
+            lost(write, mark, setter);
+        }
+        for (mark, _) in found.into_iter().filter(|(_, is_set)| *is_set) {
+            known.entry(mark).or_insert(write);
+        }
+        if write.event == "DELETED" {
+            objects.remove(&*write.object);
+        }
+    }
+    objects
+}
+
+/// An update without a label or an annotation that another client had set. A patch names what it removes, so that is meant. So may be a mark with
+/// the client's own domain, such as `example.com/restart`: it is an order. So may be a finalizer, of the same operator before it was restarted.
+fn takes_away(case: &Case<'_>) -> Vec<Found> {
+    let groups: BTreeSet<&str> = case.requests.iter().filter_map(|request| request.group()).collect();
+    let may_be_meant = |(what, key): &Mark| {
+        let domain = key.split_once('/').map_or("", |(domain, _)| domain);
+        let is_below = |one: &str, other: &str| one == other || one.ends_with(&format!(".{other}"));
+        let is_own = |group: &&str| is_below(domain, group) || is_below(group, domain);
+        *what == "finalizer" || !domain.is_empty() && groups.iter().any(is_own)
+    };
+    let mut taken: BTreeMap<(&str, Mark), Vec<(&Write, &Request)>> = BTreeMap::new();
+    marks(case.recording, |write, mark, setter| {
+        let is_own = |request: &&Request| request.client == case.client && request.method == "PUT";
+        let update = case.recording.request(write.request).filter(is_own);
+        if let Some(update) = update.filter(|_| setter.client != case.client && !may_be_meant(&mark)) {
+            taken.entry((&write.object, mark)).or_default().push((setter, update));
+        }
+    });
+    let found = taken.into_iter().map(|((object, (what, key)), taken)| {
+        let requests: Vec<&Request> = taken.iter().map(|(_, request)| *request).collect();
+        let name = writer(taken[0].0);
+        let text = format!("updates {object} without the {what} {key}, which {name} had set, {}", often(&requests));
+        let mut found = case.found(&requests, text, "a PUT replaces the whole object; change what was read, and keep what is not yours, or send a patch of the own fields");
+        let setter = case.recording.request(taken[0].0.request);
+        found.entries.splice(..0, setter.map(|setter| case.request_entry(setter)));
+        found
+    });
+    found.collect()
+}
+
+/// Who made a write, in words.
+fn writer(write: &Write) -> &str {
+    if write.client.is_empty() { "a controller of the server" } else { &write.client }
+}
+
 /// A watch that the server ended, and nobody opened again.
 fn watch_not_reopened(case: &Case<'_>) -> Vec<Found> {
-    let alive = [
-        case.requests.last().map(|request| request.received),
-        case.events().map(|(event, _)| event.time).max(),
-        case.recording.runs_until,
-    ];
-    let alive = alive.into_iter().flatten().max().unwrap_or(SystemTime::UNIX_EPOCH);
     let of_kind = |request: &Request| {
         (request.is_watch() && request.status == 200 && !request.target.contains("fieldSelector"))
             .then(|| request.resource.clone())
@@ -366,7 +455,7 @@ fn watch_not_reopened(case: &Case<'_>) -> Vec<Found> {
                 && request.method == "GET"
                 && request.name.is_empty()
         });
-        let deaf = between(end.time, alive);
+        let deaf = between(end.time, case.alive());
         if !is_tried && deaf >= REOPEN_MAX {
             all.push(Found {
                 text: format!("watches {resource} no longer: the watch ended, and was not opened again in the {:.0} s that the client still ran", deaf.as_secs_f64()),
@@ -463,38 +552,86 @@ fn conflicts(case: &Case<'_>) -> Vec<Found> {
     let refused = case.grouped(|request| {
         (request.status == 409 && request.writes()).then(|| (request.verb(), request.object()))
     });
+    let mut written: BTreeMap<&str, Vec<&Write>> = BTreeMap::new();
+    for write in &case.recording.writes {
+        written.entry(&write.object).or_default().push(write);
+    }
+    // The last write, if the client itself made it, and had the answer.
+    let own = |refused: &Request| {
+        let writes = written.get(&*refused.object())?;
+        let last = writes.iter().rfind(|write| write.time <= refused.answered)?;
+        case.recording.request(last.request).filter(|own| {
+            own.client == case.client
+                && own.answered <= refused.received
+                && (own.method == "POST" || refused.method != "POST")
+        })
+    };
     let found = refused.into_iter().filter_map(|((verb, object), requests)| {
         let requests = burst(&requests, CONFLICTS)?;
-        let cause = if verb == "create" {
+        let own = requests.iter().filter_map(|refused| own(refused)).count();
+        let cause = if own * 2 > requests.len() {
+            "its copy of the object is older than its last write, which had been answered: a cache that lags, or an old variable; take the object from the answer, or wait for its event"
+        } else if verb == "create" {
             "it exists, or its namespace is being deleted; wait for the event of the create, or read the object, before you create it again"
         } else {
             "the update has an old resourceVersion; read the object again before the next attempt, or send a patch of the own fields"
         };
-        let text = format!("{} {object} {}, and each gets a 409 Conflict", does(verb), often(requests));
+        let with = if own > 0 { format!(", {own} of them with its own last write") } else { String::new() };
+        let text = format!("{} {object} {}, and each gets a 409 Conflict{with}", does(verb), often(requests));
         Some(case.found(requests, text, cause))
     });
     found.collect()
 }
 
-/// The same list, though no watch has ended.
+/// The same list, though no watch has ended, or lists of objects that an open watch has.
 fn lists_again(case: &Case<'_>) -> Vec<Found> {
+    let ends = case.ends();
+    let watches: Vec<&Request> =
+        case.requests.iter().filter(|watch| watch.is_watch() && watch.status == 200).copied().collect();
+    let is_watched = |list: &Request| {
+        watches.iter().any(|watch| {
+            let is_open = watch.answered <= list.received
+                && ends.get(&watch.id).is_none_or(|end| end.time > list.received);
+            let has_all = watch.resource == list.resource
+                && (watch.namespace.is_empty() || watch.namespace == list.namespace)
+                && !watch.has_query("labelSelector")
+                && !watch.has_query("fieldSelector");
+            is_open && has_all
+        })
+    };
+    // The list of another watch, such as one with a selector.
+    let begins_watch = |list: &Request| {
+        let version = list.list_version.to_string();
+        watches.iter().any(|watch| {
+            selection(watch) == selection(list) && watch.query("resourceVersion") == Some(&version)
+        })
+    };
     let lists = case.grouped(|request| {
-        let is_first_page = !request.has_query("continue");
-        (request.is_list() && request.status == 200 && is_first_page).then(|| selection(request))
+        if !request.is_list() || request.status != 200 || request.has_query("continue") {
+            return None;
+        }
+        let is_watched = is_watched(request);
+        (!is_watched || !begins_watch(request))
+            .then(|| (is_watched, if is_watched { request.object() } else { selection(request) }))
     });
-    let ends = case.events().filter(|(event, _)| ["END", "CLOSED", "ERROR"].contains(&&*event.event));
-    let ends: Vec<(&Event, &Request)> = ends.collect();
-    let found = lists.into_iter().filter_map(|(what, requests)| {
+    let broken = case.events().filter(|(event, _)| event.ends_watch() || event.event == "ERROR");
+    let broken: Vec<(&Event, &Request)> = broken.collect();
+    let found = lists.into_iter().filter_map(|((is_watched, what), requests)| {
         let is_excused = |pair: &[&Request]| {
-            let mut ends = ends.iter().filter(|(_, watch)| watch.resource == pair[0].resource);
+            let mut ends = broken.iter().filter(|(_, watch)| watch.resource == pair[0].resource);
             ends.any(|(end, _)| (pair[0].received..pair[1].received).contains(&end.time))
         };
         let needless = requests.windows(2).filter(|pair| !is_excused(pair)).map(|pair| pair[1]);
         let needless: Vec<&Request> = needless.collect();
         let needless = burst(&needless, LISTS)?;
-        let text = format!("lists {what} {}, although no watch has ended", often(needless));
-        let cause =
-            "a list costs the server most of all requests; list once, and watch from the version of the list";
+        let selections: BTreeSet<String> = needless.iter().map(|list| selection(list)).collect();
+        let with = if selections.len() > 1 { format!(" with {} selectors", selections.len()) } else { String::new() };
+        let (although, cause) = if is_watched {
+            ("its watch of them is open", "the watch has these objects; keep them in a cache, with an index by what is looked for")
+        } else {
+            ("no watch has ended", "a list costs the server most of all requests; list once, and watch from the version of the list")
+        };
+        let text = format!("lists {what} {}{with}, although {although}", often(needless));
         Some(case.found(needless, text, cause))
     });
     found.collect()
@@ -527,6 +664,46 @@ fn reads_again(case: &Case<'_>) -> Vec<Found> {
         let requests = of_state.max_by_key(|requests| requests.len())?;
         let text = format!("reads {object} {}, while it does not change", often(requests));
         Some(case.found(requests, text, "watch it, and read it from the cache"))
+    });
+    found.collect()
+}
+
+/// An object that is being deleted, as the client was told, has a finalizer of the client, and nothing happens. The client may wait for something
+/// outside of the cluster, which no request shows.
+fn keeps_its_finalizer(case: &Case<'_>) -> Vec<Found> {
+    let (alive, ends) = (case.alive(), case.ends());
+    if !case.requests.iter().any(|watch| watch.is_watch() && !ends.contains_key(&watch.id)) {
+        return Vec::new();
+    }
+    let marks = marks(case.recording, |_, _, _| {});
+    let own = marks.into_iter().flat_map(|(object, marks)| marks.into_iter().map(move |mark| (object, mark)));
+    let found = own.filter_map(|(object, ((what, key), setter))| {
+        if what != "finalizer" || setter.client != case.client {
+            return None;
+        }
+        let is_deletion = |event: &Event| {
+            let write = case.recording.write_of(event);
+            write.is_some_and(|write| !write.value["metadata"]["deletionTimestamp"].is_null())
+        };
+        let told = case.events().map(|(event, _)| event).find(|event| event.object == object && is_deletion(event))?;
+        let last = case.writes.iter().rfind(|why| {
+            let is_about = why.object == object || why.causes.iter().any(|cause| cause.event.object == object);
+            is_about && why.request.received > told.time
+        });
+        let last = last.map(|why| why.request);
+        let idle = between(last.map_or(told.time, |request| request.received), alive);
+        if idle < CLEANUP_MAX {
+            return None;
+        }
+        let requests = case.recording.request(setter.request).into_iter().chain(last);
+        let mut entries = case.request_entries(&requests.collect::<Vec<_>>());
+        entries.insert(1.min(entries.len()), case.event_entry(told));
+        Some(Found {
+            text: format!("keeps its finalizer {key} on {object}, which is being deleted, and has written nothing for it in the last {:.0} s", idle.as_secs_f64()),
+            cause: "its cleanup hangs, or waits for something that no request shows; remove the finalizer when there is nothing left to clean up, and say in the status what is awaited".to_owned(),
+            entries,
+            count: 1,
+        })
     });
     found.collect()
 }

@@ -481,6 +481,11 @@ impl Request {
         Some(version)
     }
 
+    /// `apps`, if it is about a resource of a group.
+    pub(crate) fn group(&self) -> Option<&str> {
+        self.resource.split_once('.').map(|(_, group)| group)
+    }
+
     /// `deployments.apps/default/web`
     pub(crate) fn object(&self) -> String {
         object(&self.resource, &self.namespace, &self.name)

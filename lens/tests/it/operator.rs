@@ -75,7 +75,7 @@ pub async fn run(bug: String) {
             operator.reconcile(&scaler).await;
         }
     };
-    tokio::join!(operator.follow(PAGES), operator.follow(MAPS), operator.act(), reconcile);
+    tokio::join!(operator.follow(PAGES), operator.follow(MAPS), operator.act(&scaler), reconcile);
 }
 
 impl Operator {
@@ -171,7 +171,7 @@ impl Operator {
     }
 
     /// What some do without an event.
-    async fn act(&self) {
+    async fn act(&self, scaler: &Api) {
         loop {
             let map = json!({"metadata": {"labels": {"app": "pages"}}});
             let broken = json!({"metadata": {"name": "No Name"}});
@@ -186,7 +186,23 @@ impl Operator {
                 ("patches-without-a-change", Some(_)) => {
                     self.api.send(Method::PATCH, &format!("{MAPS}/kube-root-ca.crt"), map).await;
                 }
-                ("never-reads-again", Some(page)) => {
+                ("has-no-index", Some(_)) => {
+                    for number in 0..11 {
+                        self.api.get(&format!("{MAPS}?labelSelector=page=a-{number}")).await;
+                    }
+                }
+                ("drops-a-label", Some(_)) => {
+                    let path = format!("{MAPS}/kube-root-ca.crt");
+                    scaler.send(Method::PATCH, &path, map).await;
+                    let update = json!({"metadata": {"name": "kube-root-ca.crt"}});
+                    self.api.send(Method::PUT, &path, update).await;
+                }
+                ("keeps-its-finalizer", Some(page)) if page["metadata"]["finalizers"].is_null() => {
+                    let finalizer = json!({"metadata": {"finalizers": ["example.com/page"]}});
+                    self.api.send(Method::PATCH, &format!("{PAGES}/a"), finalizer).await;
+                    scaler.send(Method::DELETE, &format!("{PAGES}/a"), Value::Null).await;
+                }
+                ("never-takes-the-answer", Some(page)) => {
                     self.api.send(Method::PUT, &format!("{PAGES}/a"), stale(page)).await;
                 }
                 ("does-not-wait", Some(_)) => {
