@@ -95,6 +95,9 @@ const BUGS: [(&str, &str, &str); 14] = [
     ),
 ];
 
+/// So many of them have the operators in other languages as well.
+const SHARED: usize = 10;
+
 /// Lines of a terminal.
 const SCREEN: usize = 24;
 
@@ -192,9 +195,9 @@ async fn record_of(command: &[&str], bug: &str) -> Journal {
 }
 
 /// Each bug of an operator, and no finding without one.
-async fn each_bug_is_named(command: &[&str]) {
+async fn each_bug_is_named(command: &[&str], bugs: usize) {
     let only = env::var("BUG").ok();
-    let bugs = BUGS.iter().filter(|(bug, ..)| only.as_deref().is_none_or(|only| only == *bug));
+    let bugs = BUGS[..bugs].iter().filter(|(bug, ..)| only.as_deref().is_none_or(|only| only == *bug));
     // Most of the time, each waits.
     let each = stream::iter(bugs).for_each_concurrent(4, async |(bug, ..)| {
         record_of(command, bug).await;
@@ -205,7 +208,22 @@ async fn each_bug_is_named(command: &[&str]) {
 #[tokio::test]
 async fn each_bug_is_named_in_the_first_screen() {
     let program = env::current_exe().unwrap().to_string_lossy().into_owned();
-    each_bug_is_named(&in_rust(&program)).await;
+    each_bug_is_named(&in_rust(&program), BUGS.len()).await;
+}
+
+#[tokio::test]
+async fn each_bug_of_an_operator_in_python_is_named_in_the_first_screen() {
+    if !has("python3", Command::new("python3").arg("--version").output().is_ok()) {
+        return;
+    }
+    each_bug_is_named(&["python3", concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/operator.py")], SHARED)
+        .await;
+}
+
+/// CI has all that the tests need.
+fn has(program: &str, is_there: bool) -> bool {
+    assert!(is_there || env::var_os("CI").is_none(), "{program} is not there");
+    is_there
 }
 
 /// The files of the scorecard have no events.
