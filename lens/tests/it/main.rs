@@ -16,6 +16,7 @@ mod rules;
 use std::{
     cell::Cell,
     env, fs,
+    path::Path,
     process::{Child, Command},
     sync::Arc,
     time::{Duration, Instant, SystemTime},
@@ -218,6 +219,35 @@ async fn each_bug_of_an_operator_in_python_is_named_in_the_first_screen() {
     }
     each_bug_is_named(&["python3", concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/operator.py")], SHARED)
         .await;
+}
+
+/// `tests/clients/install DIR` builds it; `LISTWATCH_CLIENTS` names the directory.
+#[tokio::test]
+async fn each_bug_of_an_operator_with_controller_runtime_is_named_in_the_first_screen() {
+    let program = env::var("LISTWATCH_CLIENTS").unwrap_or_default() + "/kubebuilder/operator";
+    if has(&program, Path::new(&program).exists()) {
+        each_bug_is_named(&[&program], SHARED).await;
+    }
+}
+
+/// kopf writes its own state into the status and an annotation, and watches with one client and writes with another.
+#[tokio::test]
+async fn an_operator_with_kopf_gets_no_finding() {
+    let python = env::var("LISTWATCH_CLIENTS").unwrap_or_default() + "/python/bin/python";
+    if has(&python, Path::new(&python).exists()) {
+        let program = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/kopf_operator.py");
+        is_correct(&[
+            &python,
+            "-m",
+            "kopf",
+            "run",
+            "--quiet",
+            "--standalone",
+            "--namespace=default",
+            program,
+        ])
+        .await;
+    }
 }
 
 /// CI has all that the tests need.
