@@ -257,7 +257,9 @@ async fn controlled(what: &str, request: Request<Incoming>, controls: &Controls)
 /// What a page sees from now on. It is sent as fast as the page reads: what it misses meanwhile comes in one piece.
 async fn events(page: &Arc<Page>) -> Answer {
     let begin = (page.news.subscribe(), Seen::default());
+    // The last report may be of the time when a page was open before.
     read(page).await;
+    judge(page).await;
     let body = stream::unfold(begin, async |(mut changes, mut seen)| {
         loop {
             let text = changes.borrow_and_update().since(&mut seen);

@@ -11,7 +11,7 @@ use std::{
 use listwatch::client::{self, Config};
 use listwatch_apiserver::{ApiServer, Options};
 use listwatch_control_plane::eventually;
-use listwatch_lens::{Live, Operator, Proxy};
+use listwatch_lens::{Live, Operator, Proxy, Report};
 use listwatch_scorecard::{self as scorecard, EVENTS_MAX, Then};
 use reqwest::{Client, Method, RequestBuilder, Response, redirect::Policy};
 use serde_json::{Value, json};
@@ -20,7 +20,7 @@ use tokio::sync::oneshot;
 use super::{
     browser::{ENTER, in_browser},
     operator::Api,
-    settings,
+    recorded, settings,
 };
 
 const PAGE: &str = "pages.example.com/default/a";
@@ -189,6 +189,18 @@ async fn a_page_gets_all_so_far_then_what_is_new_and_the_report() {
         for entry in report["findings"][0]["entries"].as_array().unwrap() {
             assert!(whole.iter().any(|known| known["n"] == entry["n"]), "{entry}");
         }
+    })
+    .await;
+}
+
+/// It had the report of the last time that a page was open.
+#[tokio::test]
+async fn a_page_that_opens_late_has_the_report_on_all_so_far() {
+    shown("stamps-its-status", async |browser, server| {
+        let is_loop = || !Report::of(&recorded(server)).findings.is_empty();
+        eventually("the loop", async || is_loop().then_some(())).await;
+        let (_, document) = browser.events().await.next().await.unwrap();
+        assert_eq!(document["report"]["findings"][0]["rule"], "wakes-itself");
     })
     .await;
 }
