@@ -103,8 +103,33 @@ impl Browser {
 
     pub async fn resize(&self, (width, height): (u32, u32)) {
         let size = json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false});
-        let size = json!({"cmd": "Emulation.setDeviceMetricsOverride", "params": size});
-        self.send(Method::POST, "/goog/cdp/execute", size).await;
+        self.command("Emulation.setDeviceMetricsOverride", size).await;
+    }
+
+    /// `dark` or `light`
+    pub async fn prefer(&self, scheme: &str) {
+        let features = json!([{"name": "prefers-color-scheme", "value": scheme}]);
+        self.command("Emulation.setEmulatedMedia", json!({"features": features})).await;
+    }
+
+    /// The roles of what a screen reader cannot name, of all that one acts on or goes to. Opens what is folded.
+    pub async fn nameless(&self) -> Vec<String> {
+        let roles = "button Canvas combobox DisclosureTriangle grid image list region search searchbox tab tablist tabpanel textbox";
+        self.get("document.querySelectorAll('details').forEach((one) => one.open = true)").await;
+        let tree = self.command("Accessibility.getFullAXTree", json!({})).await;
+        let nodes = tree["nodes"].as_array().unwrap().iter().filter(|node| node["ignored"] == false);
+        let named = nodes.map(|node| {
+            [&node["role"], &node["name"]].map(|part| part["value"].as_str().unwrap_or_default())
+        });
+        let controls: Vec<[&str; 2]> =
+            named.filter(|[role, _]| roles.split(' ').any(|one| one == *role)).collect();
+        assert!(controls.len() > 10, "{controls:?}");
+        controls.into_iter().filter(|[_, name]| name.is_empty()).map(|[role, _]| role.to_owned()).collect()
+    }
+
+    /// A command of the DevTools protocol.
+    async fn command(&self, name: &str, params: Value) -> Value {
+        self.send(Method::POST, "/goog/cdp/execute", json!({"cmd": name, "params": params})).await
     }
 
     /// The value of an expression.

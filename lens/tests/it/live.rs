@@ -264,6 +264,7 @@ async fn a_person_changes_an_object_holds_the_write_that_follows_and_lets_it_go(
             let body = chromium.get(&format!("{held} pre').textContent")).await;
             assert!(body.as_str().unwrap().contains(r#""text": "new""#), "{body}");
             assert_eq!(map().unwrap()["data"]["text"], "hello");
+            assert_eq!(chromium.nameless().await, [""; 0]);
             chromium.click("[aria-label^='Held writes'] li > button").await;
             eventually("the write", async || (map()?["data"]["text"] == "new").then_some(())).await;
             chromium.click("#controls .buttons button:nth-of-type(3)").await;

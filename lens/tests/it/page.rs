@@ -185,6 +185,43 @@ async fn the_keyboard_is_enough() {
     .await;
 }
 
+/// Each text with less contrast to its background than WCAG 2 asks for at level AA.
+const FAINT: &str = "(() => {
+    const parts = (colour) => colour.match(/[\\d.]+/g).map(Number);
+    const linear = (part) => (part /= 255) <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4;
+    const light = ([red, green, blue]) => 0.05 + 0.2126 * linear(red) + 0.7152 * linear(green) + 0.0722 * linear(blue);
+    const back = (element) => {
+        const colour = parts(getComputedStyle(element).backgroundColor);
+        return colour[3] === 0 ? back(element.parentElement) : colour;
+    };
+    const hasText = (element) => [...element.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
+    const contrast = (element) => light(parts(getComputedStyle(element).color)) / light(back(element));
+    const shown = [...document.querySelectorAll('body *')].filter((element) => element.checkVisibility() && hasText(element));
+    window.backLight = light(back(document.body));
+    return shown.filter((element) => contrast(element) < 4.5 && contrast(element) > 1 / 4.5).map((element) => element.outerHTML.slice(0, 99));
+})()";
+
+#[tokio::test]
+async fn all_texts_can_be_read_in_both_colour_schemes_and_all_controls_have_names() {
+    let (journal, _) = loop_and_secret().await;
+    let html = html(&journal);
+    in_browser(async move |browser| {
+        for (scheme, is_right) in [("light", "window.backLight > 0.9"), ("dark", "window.backLight < 0.1")] {
+            browser.prefer(scheme).await;
+            browser.open(&html, WIDE).await;
+            browser.click("#findings .link:nth-of-type(3)").await;
+            browser.until("document.querySelector('#detail button')").await;
+            for tab in ["#tab-why", "#tab-entries", "#tab-life"] {
+                browser.click(tab).await;
+                assert_eq!(browser.get(FAINT).await, json!([]), "{scheme}, {tab}");
+                assert_eq!(browser.get(is_right).await, true, "{scheme}");
+                assert_eq!(browser.nameless().await, [""; 0], "{tab}");
+            }
+        }
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_filter_leaves_what_it_names() {
     let (journal, _) = loop_and_secret().await;
