@@ -473,8 +473,7 @@ impl<'a> Lab<'a> {
     /// Creates the samples that do not exist yet, but do in another run.
     pub(super) async fn create_missing_samples(&self, other: &Lab<'_>) -> Result<(), CannotJudge> {
         for sample in self.scorecard.samples.iter().filter(|sample| self.stored(sample).is_none()) {
-            let sample = if self.processes.is_empty() { other.admitted(sample) } else { sample.clone() };
-            self.create(&sample, "--sample").await?;
+            self.create(&self.creation(sample, other), "--sample").await?;
         }
         Ok(())
     }
@@ -482,21 +481,21 @@ impl<'a> Lab<'a> {
     /// Creates the custom resources after their deletion.
     pub(super) async fn create_samples_again(&self) -> Result<(), CannotJudge> {
         for sample in self.custom_samples() {
-            let sample = if self.processes.is_empty() { self.admitted(sample) } else { sample.clone() };
-            self.create(&sample, "--sample").await?;
+            self.create(&self.creation(sample, self), "--sample").await?;
         }
         Ok(())
     }
 
-    /// A sample as webhooks had changed it when it was created.
-    fn admitted(&self, sample: &Value) -> Value {
-        let Some(place) = self.place_of(sample).filter(|_| self.webhooks.is_some()) else {
+    /// A sample as it is created: while no process serves the webhooks, as they had changed it before, in this run or another one.
+    fn creation(&self, sample: &Value, before: &Lab<'_>) -> Value {
+        let asks_no_webhooks = self.webhooks.is_some() && self.processes.is_empty();
+        let Some(place) = before.place_of(sample).filter(|_| asks_no_webhooks) else {
             return sample.clone();
         };
         let is_creation = |write: &WriteRecord| {
             write.verb() == "create" && (&write.resource, &write.object) == (&place.0, &place.1)
         };
-        let created = self.writes_since(0).into_iter().find(is_creation).and_then(|write| write.after);
+        let created = before.writes_since(0).into_iter().find(is_creation).and_then(|write| write.after);
         created.map_or(sample.clone(), |created| snapshot::manifest(&created))
     }
 
