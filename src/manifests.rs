@@ -42,7 +42,7 @@ pub struct InstallationFlags {
     /// Image of its Pods
     #[arg(long, value_name = "IMAGE")]
     pub image: Option<String>,
-    /// Namespace of the operator. Default: its name, and -system
+    /// Namespace of the operator. Default: one of its own
     #[arg(short, long, value_name = "NAME")]
     pub namespace: Option<String>,
     /// Number of Pods. One of them leads. Default: 2
@@ -116,17 +116,13 @@ impl Installation {
         documents(&self.objects())
     }
 
-    /// The objects, those first that others need. The configurations of the webhooks come before all, so that the API server calls nobody any
-    /// more when `kubectl delete` deletes the objects in the same order.
+    /// The objects, those first that others need. The configurations of the webhooks come last: they may be asked about the objects before them.
     #[must_use]
     pub fn objects(&self) -> Vec<Value> {
-        let mut objects: Vec<Value> =
-            self.webhooks.iter().flat_map(|webhooks| self.configurations(webhooks)).collect();
-        objects.iter_mut().for_each(|object| self.adapt(object));
         let mut namespace = read(NAMESPACE);
         namespace["metadata"]["name"] = self.namespace.as_str().into();
         label(&mut namespace, &self.name);
-        objects.push(namespace);
+        let mut objects = vec![namespace];
         objects.extend(self.definitions.iter().map(|definition| self.converting(definition)));
         objects.extend(self.roles_of_users.iter().cloned());
         let mut own =
@@ -151,10 +147,7 @@ impl Installation {
             }
             own.push(policy);
         }
-        own.extend(self.webhooks.iter().map(|webhooks| json!({
-            "apiVersion": "v1", "kind": "Service", "metadata": {"name": webhooks.name},
-            "spec": {"selector": {}, "ports": [{"name": "webhook", "port": 443, "targetPort": "webhook"}]},
-        })));
+        own.extend(self.webhooks.iter().flat_map(|webhooks| self.configurations(webhooks)));
         own.iter_mut().for_each(|object| self.adapt(object));
         objects.extend(own);
         objects
@@ -192,8 +185,12 @@ impl Installation {
         deployment
     }
 
-    /// The objects by which the API server calls the webhooks.
+    /// The Service of the webhooks, and the objects by which the API server calls it.
     fn configurations(&self, webhooks: &WebhookInstallation) -> Vec<Value> {
+        let service = json!({
+            "apiVersion": "v1", "kind": "Service", "metadata": {"name": webhooks.name},
+            "spec": {"selector": {}, "ports": [{"name": "webhook", "port": 443, "targetPort": "webhook"}]},
+        });
         // No write of the operator itself, or at the end of an object, waits for the operator.
         let user = format!("system:serviceaccount:{}:{}", self.namespace, self.name);
         let conditions = json!([
@@ -220,7 +217,7 @@ impl Installation {
             ("ValidatingWebhookConfiguration", &webhooks.validating),
         ];
         let used = both.into_iter().filter(|(_, hooks)| !hooks.is_empty());
-        used.map(|(kind, hooks)| configuration(kind, hooks)).collect()
+        [service].into_iter().chain(used.map(|(kind, hooks)| configuration(kind, hooks))).collect()
     }
 
     /// A definition, with the conversion of its objects if a webhook does it.

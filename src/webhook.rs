@@ -229,8 +229,14 @@ impl Webhooks {
         self.name.rsplit_once('/').map_or(self.name, |(_, name)| name)
     }
 
-    fn has_handlers(&self, is_mutating: bool) -> bool {
-        self.handlers.values().any(|handler| handler.is_mutating == is_mutating)
+    /// The name of the ValidatingWebhookConfiguration, if there is one.
+    fn validating(&self) -> Option<&str> {
+        self.handlers.values().any(|handler| !handler.is_mutating).then(|| self.object_name())
+    }
+
+    /// The name of the MutatingWebhookConfiguration, if there is one.
+    fn mutating(&self) -> Option<&str> {
+        self.handlers.values().any(|handler| handler.is_mutating).then(|| self.object_name())
     }
 
     /// The names of the definitions whose objects are converted.
@@ -293,7 +299,7 @@ impl Answers {
         };
         let request = AdmissionRequest::read(body)?;
         let Handler { group, version, plural, .. } = &self.webhooks.handlers[path];
-        request.expect(group, version, plural)?;
+        request.check_resource(group, version, plural)?;
         // A configuration of `manifests` does not ask about it: `NOT_DELETED`. A configuration of OLM has no conditions.
         if request.is_being_deleted() {
             return Ok(request.answer(Map::from_iter([("allowed".to_owned(), true.into())])));

@@ -184,6 +184,8 @@ pub(super) struct AdmissionRequest {
     pub(super) uid: String,
     operation: Operation,
     resource: GroupVersionResource,
+    #[serde(default)]
+    sub_resource: String,
     /// Empty for an object with a `generateName`.
     #[serde(default)]
     pub(super) name: String,
@@ -202,13 +204,15 @@ impl AdmissionRequest {
         server::read(body, API_VERSION, KIND)
     }
 
-    /// Fails if it is about another resource: somebody has written a configuration by hand.
-    pub(super) fn expect(&self, group: &str, version: &str, plural: &str) -> Result<(), String> {
-        let asked = &self.resource;
-        if (&*asked.group, &*asked.version, &*asked.resource) == (group, version, plural) {
+    /// Fails if it is about another resource or a subresource: somebody has written a configuration by hand.
+    pub(super) fn check_resource(&self, group: &str, version: &str, plural: &str) -> Result<(), String> {
+        let (asked, part) = (&self.resource, &self.sub_resource);
+        if (&*asked.group, &*asked.version, &*asked.resource, &**part) == (group, version, plural, "") {
             return Ok(());
         }
-        let (other, own) = (qualified(&asked.group, &asked.resource), qualified(group, plural));
+        let slash = if part.is_empty() { "" } else { "/" };
+        let (other, own) =
+            (qualified(&asked.group, &format!("{}{slash}{part}", asked.resource)), qualified(group, plural));
         Err(format!("the {KIND} is about {other} {}, and this path about {own} {version}", asked.version))
     }
 

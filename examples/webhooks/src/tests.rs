@@ -29,7 +29,7 @@ async fn a_site_gets_a_host_that_no_other_has() {
     assert!(error.contains(expected), "{error}");
 }
 
-/// With defaults that change nothing more in what they have changed: otherwise the webhook would panic.
+/// And the defaults are idempotent: otherwise the webhook would panic.
 #[tokio::test]
 async fn the_samples_are_accepted() {
     let server = TestServer::start(&[&definition()]).await;
