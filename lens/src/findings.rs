@@ -175,6 +175,10 @@ impl<'a> Case<'a> {
         last.into_iter().flatten().max().unwrap_or(SystemTime::UNIX_EPOCH)
     }
 
+    fn watches(&self) -> impl Iterator<Item = &'a Request> {
+        self.requests.iter().copied().filter(|request| request.is_watch() && request.status == 200)
+    }
+
     /// The end of each watch that has ended, by its id.
     fn ends(&self) -> BTreeMap<u64, &'a Event> {
         self.events().filter(|(event, _)| event.ends_watch()).map(|(end, watch)| (watch.id, end)).collect()
@@ -436,6 +440,7 @@ fn writer(write: &Write) -> &str {
 
 /// A watch that the server ended, and nobody opened again.
 fn watch_not_reopened(case: &Case<'_>) -> Vec<Found> {
+    let alive = case.alive();
     let of_kind = |request: &Request| {
         (request.is_watch() && request.status == 200 && !request.target.contains("fieldSelector"))
             .then(|| request.resource.clone())
@@ -455,7 +460,7 @@ fn watch_not_reopened(case: &Case<'_>) -> Vec<Found> {
                 && request.method == "GET"
                 && request.name.is_empty()
         });
-        let deaf = between(end.time, case.alive());
+        let deaf = between(end.time, alive);
         if !is_tried && deaf >= REOPEN_MAX {
             all.push(Found {
                 text: format!("watches {resource} no longer: the watch ended, and was not opened again in the {:.0} s that the client still ran", deaf.as_secs_f64()),
@@ -586,33 +591,31 @@ fn conflicts(case: &Case<'_>) -> Vec<Found> {
 /// The same list, though no watch has ended, or lists of objects that an open watch has.
 fn lists_again(case: &Case<'_>) -> Vec<Found> {
     let ends = case.ends();
-    let watches: Vec<&Request> =
-        case.requests.iter().filter(|watch| watch.is_watch() && watch.status == 200).copied().collect();
+    let has_selector = |watch: &Request| watch.has_query("labelSelector") || watch.has_query("fieldSelector");
+    let watches: Vec<&Request> = case.watches().filter(|watch| !has_selector(watch)).collect();
     let is_watched = |list: &Request| {
         watches.iter().any(|watch| {
-            let is_open = watch.answered <= list.received
-                && ends.get(&watch.id).is_none_or(|end| end.time > list.received);
-            let has_all = watch.resource == list.resource
+            watch.resource == list.resource
                 && (watch.namespace.is_empty() || watch.namespace == list.namespace)
-                && !watch.has_query("labelSelector")
-                && !watch.has_query("fieldSelector");
-            is_open && has_all
+                && watch.answered <= list.received
+                && ends.get(&watch.id).is_none_or(|end| end.time > list.received)
         })
     };
-    // The list of another watch, such as one with a selector.
-    let begins_watch = |list: &Request| {
-        let version = list.list_version.to_string();
-        watches.iter().any(|watch| {
-            selection(watch) == selection(list) && watch.query("resourceVersion") == Some(&version)
-        })
-    };
+    // Another watch, such as one with a selector, begins with a list of its own.
+    let begins: BTreeSet<(String, String)> = case
+        .watches()
+        .filter_map(|watch| Some((selection(watch), watch.query("resourceVersion")?.to_owned())))
+        .collect();
     let lists = case.grouped(|request| {
         if !request.is_list() || request.status != 200 || request.has_query("continue") {
             return None;
         }
-        let is_watched = is_watched(request);
-        (!is_watched || !begins_watch(request))
-            .then(|| (is_watched, if is_watched { request.object() } else { selection(request) }))
+        let selection = selection(request);
+        if !is_watched(request) {
+            return Some((false, selection));
+        }
+        let begin = (selection, request.list_version.to_string());
+        (!begins.contains(&begin)).then(|| (true, request.object()))
     });
     let broken = case.events().filter(|(event, _)| event.ends_watch() || event.event == "ERROR");
     let broken: Vec<(&Event, &Request)> = broken.collect();
@@ -672,36 +675,46 @@ fn reads_again(case: &Case<'_>) -> Vec<Found> {
 /// outside of the cluster, which no request shows.
 fn keeps_its_finalizer(case: &Case<'_>) -> Vec<Found> {
     let (alive, ends) = (case.alive(), case.ends());
-    if !case.requests.iter().any(|watch| watch.is_watch() && !ends.contains_key(&watch.id)) {
+    if !case.watches().any(|watch| !ends.contains_key(&watch.id)) {
         return Vec::new();
     }
-    let marks = marks(case.recording, |_, _, _| {});
-    let own = marks.into_iter().flat_map(|(object, marks)| marks.into_iter().map(move |mark| (object, mark)));
-    let found = own.filter_map(|(object, ((what, key), setter))| {
-        if what != "finalizer" || setter.client != case.client {
-            return None;
+    let mut own: BTreeMap<&str, (String, &Write)> = BTreeMap::new();
+    for (object, marks) in marks(case.recording, |_, _, _| {}) {
+        let mut finalizers = marks.into_iter().filter(|((what, _), _)| *what == "finalizer");
+        let finalizer = finalizers.find(|(_, setter)| setter.client == case.client);
+        own.extend(finalizer.map(|((_, key), setter)| (object, (key, setter))));
+    }
+    let is_deletion = |event: &Event| {
+        let write = case.recording.write_of(event);
+        write.is_some_and(|write| !write.value["metadata"]["deletionTimestamp"].is_null())
+    };
+    let mut told: BTreeMap<&str, &Event> = BTreeMap::new();
+    for (event, _) in case.events().filter(|(event, _)| own.contains_key(&*event.object)) {
+        if !told.contains_key(&*event.object) && is_deletion(event) {
+            told.insert(&event.object, event);
         }
-        let is_deletion = |event: &Event| {
-            let write = case.recording.write_of(event);
-            write.is_some_and(|write| !write.value["metadata"]["deletionTimestamp"].is_null())
-        };
-        let told = case.events().map(|(event, _)| event).find(|event| event.object == object && is_deletion(event))?;
-        let last = case.writes.iter().rfind(|why| {
-            let is_about = why.object == object || why.causes.iter().any(|cause| cause.event.object == object);
-            is_about && why.request.received > told.time
-        });
-        let last = last.map(|why| why.request);
-        let idle = between(last.map_or(told.time, |request| request.received), alive);
+    }
+    let mut acts: BTreeMap<&str, &Request> = BTreeMap::new();
+    for why in &case.writes {
+        let causes = why.causes.iter().map(|cause| &*cause.event.object);
+        for object in causes.chain([&*why.object]) {
+            if told.get(object).is_some_and(|told| told.time < why.request.received) {
+                acts.insert(object, why.request);
+            }
+        }
+    }
+    let found = told.into_iter().filter_map(|(object, told)| {
+        let ((key, setter), act) = (&own[object], acts.get(object).copied());
+        let idle = between(act.map_or(told.time, |act| act.received), alive);
         if idle < CLEANUP_MAX {
             return None;
         }
-        let requests = case.recording.request(setter.request).into_iter().chain(last);
-        let mut entries = case.request_entries(&requests.collect::<Vec<_>>());
-        entries.insert(1.min(entries.len()), case.event_entry(told));
+        let set = case.recording.request(setter.request).map(|set| case.request_entry(set));
+        let act = act.map(|act| case.request_entry(act));
         Some(Found {
             text: format!("keeps its finalizer {key} on {object}, which is being deleted, and has written nothing for it in the last {:.0} s", idle.as_secs_f64()),
             cause: "its cleanup hangs, or waits for something that no request shows; remove the finalizer when there is nothing left to clean up, and say in the status what is awaited".to_owned(),
-            entries,
+            entries: set.into_iter().chain([case.event_entry(told)]).chain(act).collect(),
             count: 1,
         })
     });

@@ -21,8 +21,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 )
 
-const finalizer = "example.com/page"
-
 var bug = os.Getenv("BUG")
 
 type reconciler struct {
@@ -114,7 +112,7 @@ func (r *reconciler) misbehave(ctx context.Context, page *unstructured.Unstructu
 			}
 		}
 	case "keeps-its-finalizer":
-		if controllerutil.AddFinalizer(page, finalizer) {
+		if controllerutil.AddFinalizer(page, "example.com/page") {
 			if err := r.Update(ctx, page); err != nil {
 				return err
 			}
@@ -130,12 +128,9 @@ func watchOnce(ctx context.Context, config *rest.Config) error {
 	if err != nil {
 		return err
 	}
-	list, secs := &corev1.ConfigMapList{}, int64(1)
-	if err := watcher.List(ctx, list, client.InNamespace("default")); err != nil {
-		return err
-	}
-	from := &metav1.ListOptions{ResourceVersion: list.ResourceVersion, AllowWatchBookmarks: true, TimeoutSeconds: &secs}
-	events, err := watcher.Watch(ctx, list, client.InNamespace("default"), &client.ListOptions{Raw: from})
+	secs := int64(1)
+	options := &client.ListOptions{Raw: &metav1.ListOptions{AllowWatchBookmarks: true, TimeoutSeconds: &secs}}
+	events, err := watcher.Watch(ctx, &corev1.ConfigMapList{}, client.InNamespace("default"), options)
 	if err != nil {
 		return err
 	}
@@ -168,16 +163,14 @@ func run(ctx context.Context) error {
 		return err
 	}
 	builder := ctrl.NewControllerManagedBy(manager).Named("pages").For(newPage())
-	if bug == "polls" {
-		go func() {
-			for ctx.Err() == nil {
-				_ = manager.GetAPIReader().List(ctx, &corev1.ConfigMapList{}, client.InNamespace("default"))
-			}
-		}()
-	}
 	if bug != "opens-a-watch-once" {
 		builder = builder.Owns(&corev1.ConfigMap{})
 	}
+	go func() {
+		for bug == "polls" {
+			_ = manager.GetAPIReader().List(ctx, &corev1.ConfigMapList{}, client.InNamespace("default"))
+		}
+	}()
 	reconciler := &reconciler{Client: manager.GetClient(), live: manager.GetAPIReader(), scaler: scaler}
 	if err := builder.Complete(reconciler); err != nil {
 		return err
