@@ -39,10 +39,10 @@ const RBAC_VERSION: &str = "rbac.authorization.k8s.io/v1";
 /// What an installation says that the code does not.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct InstallationFlags {
-    /// Image of its Pods
+    /// Image of its Pods. Default: its name, with a tag
     #[arg(long, value_name = "IMAGE")]
     pub image: Option<String>,
-    /// Namespace of the operator. Default: one of its own
+    /// Namespace of the operator. Default: NAME-system
     #[arg(short, long, value_name = "NAME")]
     pub namespace: Option<String>,
     /// Number of Pods. One of them leads. Default: 2

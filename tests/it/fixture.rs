@@ -183,13 +183,15 @@ pub async fn on(kinds: &[Kind], script: impl AsyncFn(&Fixture) + Copy + Send + '
 
 /// With `LISTWATCH_ONE_LIST`, the name of a script says which of the two it has on a real server.
 fn ways_to_list(kind: Kind, script: &str) -> Vec<Lists> {
+    let both = vec![Lists::Paged, Lists::Streaming];
     match kind {
         Kind::RealPaged | Kind::RealBefore132 => vec![Lists::Paged],
         Kind::Real | Kind::RealHttp1 | Kind::RealBare if has_one_list() => {
             let is_even = script.bytes().map(u32::from).sum::<u32>() % 2 == 0;
             vec![if is_even { Lists::Paged } else { Lists::Streaming }]
         }
-        _ => vec![Lists::Paged, Lists::Streaming],
+        Kind::Embedded | Kind::InProcess | Kind::EmbeddedBare | Kind::EmbeddedWithControllers => both,
+        Kind::Real | Kind::RealHttp1 | Kind::RealBare => both,
     }
 }
 
