@@ -363,8 +363,8 @@ impl<'a> Lab<'a> {
     /// Waits until each process has sent a request, one of them lists or watches the kind of a sample, and they have done what they do at
     /// their start. The others may need a Lease before they read the samples' kind.
     ///
-    /// Only time in which the processes sleep counts fully: on a busy machine, they wait for a CPU. There, a client may also give up before
-    /// it has a connection, so a process that could be judged without a fault and ends before its first request is started again.
+    /// Only time in which the processes sleep counts fully: on a busy machine, they wait for a CPU. There, a client may also get no
+    /// connection in time, or lose it, so a process that could be judged without a fault and ends is started again.
     pub(super) async fn connected(&mut self) -> Result<(), CannotJudge> {
         self.call_conversions().await;
         let usual = self.pace.map_or(0, |pace| pace.start);
@@ -382,9 +382,9 @@ impl<'a> Lab<'a> {
             }
             let name = silent.map(|process| process.program.name());
             if let Some((process, end)) = self.ended() {
-                let may_be_busy = self.pace.is_some() && !asks(&process) && ends < RESTARTS_MAX;
-                if may_be_busy {
+                if self.pace.is_some() && ends < RESTARTS_MAX {
                     ends += 1;
+                    self.incidents.extend(asks(&process).then(|| format!("it ended: {end}")));
                     self.start_program(process.program)?;
                     continue;
                 }
