@@ -9,8 +9,9 @@
 //!  "result": {"status": "Success"}, "convertedObjects": [{"apiVersion": "example.com/v2", "kind": "Site", …}, …]}}
 //! ```
 //!
-//! A version that cannot say everything loses nothing: the annotation `GROUP/converted` has what the stored version says besides, and each
-//! field, or whole list, returns from it unless a user of the other version has changed what it was made into.
+//! A version that cannot say everything loses nothing: the annotation `GROUP/converted` has what the stored object says besides, also in fields
+//! that its type does not have. Each field, or whole list, returns from it unless a user of the other version has changed what it was made
+//! into. What the stored version cannot say is lost.
 //!
 //! See <https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definition-versioning/#webhook-conversion>.
 //! Nothing in this file does I/O.
@@ -147,14 +148,13 @@ where
     Other: Resource + Serialize + From<Stored>,
     Stored: Resource + Serialize + From<Other>,
 {
-    let stored = || typed::<Stored>(object);
-    let converted = json_of(&Other::from(stored()?))?;
-    // Not of the object as it came: a field that the type does not know is lost in each version.
-    let before = json_of(&stored()?)?;
-    let returned = json_of(&Stored::from(typed::<Other>(&converted)?))?;
-    let mut lost = Vec::new();
-    lose("", content(&before), content(&returned), &mut lost);
+    let converted = json_of(&Other::from(typed::<Stored>(object)?))?;
     let mut converted = with_metadata::<Other>(object, &converted);
+    let returned = json_of(&Stored::from(typed::<Other>(&converted)?))?;
+    let returned = with_metadata::<Stored>(&converted, &returned);
+    let mut lost = Vec::new();
+    // Of the object as it came: during an upgrade, its CRD may have fields that this type does not have.
+    lose("", content(object), content(&returned), &mut lost);
     if !lost.is_empty() {
         let text = serde_json::to_string(&lost).map_err(|error| error.to_string())?;
         converted["metadata"]["annotations"][annotation::<Stored>()] = text.into();
@@ -178,10 +178,18 @@ where
     // A user may have edited it.
     let lost =
         lost.as_ref().and_then(Value::as_str).and_then(|text| serde_json::from_str::<Vec<Lost>>(text).ok());
+    let read = |object: &Value| typed::<Stored>(object).and_then(|object| json_of(&object));
     let mut whole = converted.clone();
     for Lost { path, made, was } in lost.into_iter().flatten() {
-        let is_content = path.starts_with("/spec/") || path.starts_with("/status/");
-        if is_content && whole.pointer(&path).unwrap_or(&Value::Null) == &made {
+        // As the type reads it: a Pod whose type did not have the field made nothing of it, and this one makes its default.
+        let is_as_made = || {
+            let mut as_made = converted.clone();
+            put(&mut as_made, &path, made.clone());
+            read(&as_made).is_ok_and(|as_made| read(&converted).is_ok_and(|converted| as_made == converted))
+        };
+        let field = path.split('/').nth(1).unwrap_or_default();
+        let is_unchanged = || *whole.pointer(&path).unwrap_or(&Value::Null) == made || is_as_made();
+        if is_content(field) && is_unchanged() {
             put(&mut whole, &path, was);
         }
     }
@@ -232,8 +240,12 @@ fn put(object: &mut Value, path: &str, value: Value) {
 /// Everything but the metadata, the kind and the version.
 fn content(object: &Value) -> Map<String, Value> {
     let mut content = object.as_object().cloned().unwrap_or_default();
-    content.retain(|field, _| !["metadata", "apiVersion", "kind"].contains(&&**field));
+    content.retain(|field, _| is_content(field));
     content
+}
+
+fn is_content(field: &str) -> bool {
+    !["", "metadata", "apiVersion", "kind"].contains(&field)
 }
 
 /// The content with the metadata of the object that came, of which a conversion may change labels and annotations alone. A field that the types
@@ -283,6 +295,7 @@ mod tests {
         port: u16,
         #[serde(skip_serializing_if = "Option::is_none")]
         tls: Option<Tls>,
+        #[serde(default)]
         aliases: Vec<String>,
     }
 
@@ -412,6 +425,36 @@ mod tests {
         }
     }
 
+    /// During an upgrade, or after a rollback: a write in the older version removed them without a word.
+    #[test]
+    fn fields_of_a_newer_definition_come_back_although_the_type_does_not_have_them() {
+        let mut object = site();
+        object["spec"]["limit"] = json!({"rate": 5});
+        object["spec"]["tls"]["mode"] = "strict".into();
+        object["rest"] = json!([1]);
+        object["spec"].as_object_mut().expect("a spec").remove("aliases");
+        for version in ["example.com/v1", "example.com/v3"] {
+            let old = converted(&object, version);
+            assert_eq!(converted(&old, "example.com/v2"), object, "{version}");
+        }
+        let mut old = converted(&object, "example.com/v1");
+        old["spec"]["address"] = "web:80".into();
+        object["spec"]["port"] = 80.into();
+        assert_eq!(converted(&old, "example.com/v2"), object);
+    }
+
+    /// The Pod that converted to the older version did not have the field, and this one does.
+    #[test]
+    fn a_field_that_another_pod_did_not_know_comes_back() {
+        let mut old = converted(&site(), "example.com/v1");
+        let lost = json!([{"path": "/spec/aliases", "was": ["w", "x"]}]).to_string();
+        old["metadata"]["annotations"] = json!({"example.com/converted": lost});
+        old["spec"]["alias"] = "".into();
+        assert_eq!(converted(&old, "example.com/v2")["spec"]["aliases"], json!(["w", "x"]));
+        old["spec"]["alias"] = "new".into();
+        assert_eq!(converted(&old, "example.com/v2")["spec"]["aliases"], json!(["new"]));
+    }
+
     #[test]
     fn a_field_that_a_user_of_the_older_version_changes_does_not_come_back() {
         let mut old = converted(&site(), "example.com/v1");
@@ -424,8 +467,12 @@ mod tests {
     #[test]
     fn an_annotation_that_somebody_has_broken_changes_nothing() {
         let mut old = converted(&site(), "example.com/v1");
-        for text in [json!("no list"), json!(r#"[{"path": "/spec/a/b", "was": 1}, {"path": "", "was": 1}]"#)]
-        {
+        for text in [
+            json!("no list"),
+            json!(
+                r#"[{"path": "/spec/a/b", "was": 1}, {"path": "", "was": 1}, {"path": "/kind", "made": "Site", "was": "Page"}]"#
+            ),
+        ] {
             old["metadata"]["annotations"] = json!({"example.com/converted": text, "other": "stays"});
             let new = converted(&old, "example.com/v2");
             assert_eq!(new["spec"], json!({"host": "web", "port": 443, "aliases": ["w"]}));

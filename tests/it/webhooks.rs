@@ -331,7 +331,7 @@ async fn objects_are_denied_changed_and_converted() {
         let edited = send(fixture, Method::PATCH, "v1", "web", edit).await.unwrap();
         assert_eq!(edited["apiVersion"], "example.com/v1");
         let new = send(fixture, Method::GET, "v2", "web", json!(null)).await.unwrap();
-        let expected = json!({"host": "web.example.com", "port": 8443, "aliases": ["www"]});
+        let expected = json!({"host": "web.example.com", "port": 8443, "aliases": ["www"], "unknown": "kept"});
         assert_eq!((&new["spec"], &new["metadata"]["annotations"]), (&expected, &json!(null)));
 
         let client = match &fixture.server {
