@@ -16,8 +16,11 @@ mod streams;
 
 use std::{
     any::TypeId,
-    collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex},
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     time::SystemTime,
 };
 
@@ -35,7 +38,7 @@ use crate::{
     },
     shard::Shard,
     store::{Budget, Change, KEPT_MIB, Listening},
-    watch::{Health, Lists},
+    watch::Lists,
 };
 use ending::EndingNamespaces;
 pub use events::{EventType, Events};
@@ -59,8 +62,8 @@ pub struct Cluster {
     ending: Arc<EndingNamespaces>,
     /// What the process waits for besides its watches, by who waits.
     lacks: Arc<Mutex<BTreeMap<&'static str, String>>>,
-    /// The resources whose objects this process converts.
-    converted: Arc<Mutex<BTreeSet<String>>>,
+    /// Whether this process is ready while its watches fail.
+    is_ready_without_watches: Arc<AtomicBool>,
     /// The objects that controllers reconcile.
     pub(crate) shard: Shard,
 }
@@ -75,7 +78,7 @@ impl Cluster {
     /// A cluster without watches. Sends no request yet.
     #[must_use]
     pub fn new(client: Client, lists: Lists) -> Cluster {
-        let (streams, permissions, ending, lacks, converted) = Default::default();
+        let (streams, permissions, ending, lacks, is_ready_without_watches) = Default::default();
         let (budget, shard) = (Budget::of_process(KEPT_MIB), Shard::default());
         Cluster {
             client,
@@ -86,7 +89,7 @@ impl Cluster {
             permissions,
             ending,
             lacks,
-            converted,
+            is_ready_without_watches,
             shard,
         }
     }
@@ -123,17 +126,16 @@ impl Cluster {
         }
     }
 
-    /// This process converts the objects of a resource, such as `sites.example.com`. Their lists may need it, so it is ready without them.
+    /// This process serves webhooks. Without a ready Pod, nobody could write their kinds, because one permission is missing, and no list of what
+    /// they convert would be complete.
     #[cfg(feature = "webhook")]
-    pub(crate) fn converts(&self, resource: &str) {
-        locked(&self.converted).insert(resource.to_owned());
+    pub(crate) fn serves_webhooks(&self) {
+        self.is_ready_without_watches.store(true, Ordering::Relaxed);
     }
 
-    /// The health of each watch that the process must have to be ready.
-    pub(crate) fn awaited_health(&self) -> Vec<Arc<Health>> {
-        let converted = locked(&self.converted).clone();
-        let awaited = self.watches().into_iter().filter(|open| !converted.contains(&open.resource));
-        awaited.map(|open| open.health).collect()
+    /// Whether the process is ready while its watches fail.
+    pub(crate) fn is_ready_without_watches(&self) -> bool {
+        self.is_ready_without_watches.load(Ordering::Relaxed)
     }
 
     /// What the process waits for besides its watches.

@@ -73,7 +73,7 @@ use url::Url;
 use crate::endpoints::acceptor_of;
 use crate::{
     cluster::Cluster, endpoints::Certificate, manifests::WebhookInstallation, resource::Resource,
-    shutdown::Stop,
+    shutdown::Stop, watch::Health,
 };
 pub(crate) use certificates::{Watched, controller};
 use conversion::Conversion;
@@ -135,7 +135,7 @@ impl Webhooks {
     }
 
     /// Asks a validator about each new and changed object of its kind. It is made when the process begins to serve: a validator that must know
-    /// other objects watches them in the cluster.
+    /// other objects watches them in the cluster. Reviews wait until these watches have synced for the first time.
     #[must_use]
     pub fn validates<V: Validator>(self, new: impl Fn(&Cluster) -> V + Send + Sync + 'static) -> Webhooks {
         self.handles::<V::Kind>("validate", move |cluster| {
@@ -279,13 +279,17 @@ impl Webhooks {
 struct Answers {
     handlers: BTreeMap<String, Box<Answer>>,
     webhooks: Arc<Webhooks>,
+    /// The watches of the validators.
+    watches: Vec<Arc<Health>>,
 }
 
 impl Answers {
+    /// Before anything else watches the cluster.
     fn new(webhooks: &Arc<Webhooks>, cluster: &Cluster) -> Arc<Answers> {
         let handlers =
             webhooks.handlers.iter().map(|(path, handler)| (path.clone(), (handler.start)(cluster)));
-        Arc::new(Answers { handlers: handlers.collect(), webhooks: Arc::clone(webhooks) })
+        let handlers = handlers.collect();
+        Arc::new(Answers { handlers, webhooks: Arc::clone(webhooks), watches: cluster.health() })
     }
 
     fn has(&self, path: &str) -> bool {
@@ -298,11 +302,17 @@ impl Answers {
             return conversion::answer(&self.webhooks.conversions, body);
         };
         let request = AdmissionRequest::read(body)?;
-        let Handler { group, version, plural, .. } = &self.webhooks.handlers[path];
+        let Handler { is_mutating, group, version, plural, .. } = &self.webhooks.handlers[path];
         request.check_resource(group, version, plural)?;
         // A configuration of `manifests` does not ask about it: `NOT_DELETED`. A configuration of OLM has no conditions.
         if request.is_being_deleted() {
             return Ok(request.answer(Map::from_iter([("allowed".to_owned(), true.into())])));
+        }
+        // A validator must not take a Store without a complete list for a cluster without objects. `defaults` sees one object.
+        if !is_mutating {
+            for watch in &self.watches {
+                watch.until_synced().await;
+            }
         }
         Ok(handler(request).await)
     }
@@ -351,7 +361,7 @@ impl WebhookServer {
     ) -> io::Result<(Serving, Option<Arc<Watched>>)> {
         let metrics = WebhookMetrics::new(cluster.metrics());
         let answers = Answers::new(webhooks, cluster);
-        webhooks.converted().for_each(|resource| cluster.converts(resource));
+        cluster.serves_webhooks();
         let Some(directory) = &self.files else {
             let watched = Watched::new(cluster, webhooks, self.url.clone());
             let source = Source::Secret(Arc::clone(watched.acceptor()));

@@ -11,20 +11,18 @@
 //! ```
 //!
 //! `/livez` fails if a watch makes no progress within its own limit. It does not fail while the API server is down, because
-//! a restart would not help. `/readyz` fails until every watch has synced, and while a watch fails; watches of objects that
-//! the process converts do not count, because their lists may need it to be ready.
-
-use std::sync::Arc;
+//! a restart would not help. `/readyz` fails until every watch has synced, and while a watch fails. With webhooks, it only
+//! says so, and fails without their certificate alone: the Service names only Pods that are ready.
 
 use hyper::{Method, Request, StatusCode};
 
 use super::{HttpAnswer, TEXT, answer as text_answer};
-use crate::{cluster::Cluster, watch::Health};
+use crate::cluster::Cluster;
 
 pub(super) fn answer<B>(request: &Request<B>, cluster: &Cluster) -> HttpAnswer {
     let (status, text) = match (request.method(), request.uri().path()) {
-        (&Method::GET | &Method::HEAD, "/livez" | "/healthz") => alive(&cluster.health()),
-        (&Method::GET | &Method::HEAD, "/readyz") => ready(&cluster.awaited_health(), cluster.lacks()),
+        (&Method::GET | &Method::HEAD, "/livez" | "/healthz") => alive(cluster),
+        (&Method::GET | &Method::HEAD, "/readyz") => ready(cluster),
         (&Method::GET | &Method::HEAD, _) => {
             (StatusCode::NOT_FOUND, "there is /livez and /readyz\n".to_owned())
         }
@@ -33,7 +31,8 @@ pub(super) fn answer<B>(request: &Request<B>, cluster: &Cluster) -> HttpAnswer {
     text_answer(status, TEXT, text)
 }
 
-fn alive(watches: &[Arc<Health>]) -> (StatusCode, String) {
+fn alive(cluster: &Cluster) -> (StatusCode, String) {
+    let watches = cluster.health();
     let stuck: Vec<_> = watches.iter().filter(|watch| watch.is_stuck()).map(|watch| watch.what()).collect();
     match stuck[..] {
         [] => (StatusCode::OK, "ok\n".to_owned()),
@@ -41,7 +40,8 @@ fn alive(watches: &[Arc<Health>]) -> (StatusCode, String) {
     }
 }
 
-fn ready(watches: &[Arc<Health>], lacks: Vec<String>) -> (StatusCode, String) {
+fn ready(cluster: &Cluster) -> (StatusCode, String) {
+    let (watches, lacks) = (cluster.health(), cluster.lacks());
     let mut is_ready = !watches.is_empty();
     let mut lines = Vec::with_capacity(watches.len());
     for watch in watches {
@@ -53,7 +53,7 @@ fn ready(watches: &[Arc<Health>], lacks: Vec<String>) -> (StatusCode, String) {
         is_ready &= sign == '+';
         lines.push(format!("[{sign}] watch {}: {state}\n", watch.what()));
     }
-    is_ready &= lacks.is_empty();
+    is_ready = (is_ready || cluster.is_ready_without_watches()) && lacks.is_empty();
     lines.extend(lacks.into_iter().map(|lack| format!("[-] {lack}\n")));
     lines.sort();
     let text = lines.concat();

@@ -1,9 +1,11 @@
 //! The health of a watch, for `/livez`, `/readyz` and the log; after a 403, with the RBAC verbs to grant.
 
+#[cfg(feature = "webhook")]
+use std::pin::pin;
 use std::{mem, sync::Mutex, time::Duration};
 
 use humantime::FormattedDuration;
-use tokio::time::Instant;
+use tokio::{sync::Notify, time::Instant};
 use tracing::{info, warn};
 
 use crate::{
@@ -28,6 +30,8 @@ pub struct Health {
     /// The watched collection, for people: `deployments in all namespaces, labels app=web`.
     what: String,
     state: Mutex<Progress>,
+    /// A list is complete.
+    synced: Notify,
     metrics: Option<WatchMetrics>,
 }
 
@@ -85,6 +89,7 @@ impl Health {
                 end: None,
                 list: None,
             }),
+            synced: Notify::new(),
             metrics: None,
         }
     }
@@ -183,6 +188,18 @@ impl Health {
         state.is_synced = true;
         if let (Some(reason), Some(metrics)) = (state.list.take(), &self.metrics) {
             metrics.listed(reason);
+        }
+        self.synced.notify_waiters();
+    }
+
+    /// Waits until the first list is complete.
+    #[cfg(feature = "webhook")]
+    pub(crate) async fn until_synced(&self) {
+        let mut synced = pin!(self.synced.notified());
+        // Before the look, so that a list that is complete meanwhile counts.
+        synced.as_mut().enable();
+        if !self.is_synced() {
+            synced.await;
         }
     }
 

@@ -6,10 +6,11 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use http::Method;
 use listwatch::{
     client::Request,
+    cluster::{Cluster, Watch},
     controller::{Next, Operator, Reconcile, ReconcileError},
     leader::LeaderElection,
     manifests::{Installation, documents},
-    resource::ObjectMeta,
+    resource::{ObjectMeta, Scope},
     runtime::{MetricsSecurity, Runtime},
     webhook::{Decision, Operation, Review, Validator, Webhooks},
 };
@@ -534,6 +535,78 @@ async fn a_standby_answers_and_a_pod_is_ready_with_a_certificate_that_a_ca_bundl
         assert!(answer.text().await.unwrap().contains("must have a domain"));
         fixture.send(Method::DELETE, lease, "application/json", &json!(null)).await.unwrap();
         until_ready(200, "ready").await;
+        serving.end().await;
+    })
+    .await;
+}
+
+#[derive(Clone, Serialize, Deserialize)]
+struct Page {
+    metadata: ObjectMeta,
+}
+
+listwatch::kind!(Page, "example.com", "v1", "pages");
+
+/// Reads pages.
+struct Pages(Watch<Page>);
+
+impl Validator for Pages {
+    type Kind = Site;
+
+    async fn validate(&self, _: &Review<Site>) -> Decision {
+        assert_eq!(self.0.keys(), []);
+        Decision::allowed().invalid("spec.host", "a.b", "no page")
+    }
+}
+
+/// One kind that it could not list made each replica unready, and nobody could write or convert a site. And before its first list, a validator
+/// allowed what it did not find.
+#[tokio::test]
+async fn a_kind_that_cannot_be_listed_keeps_nobody_waiting_but_a_validator_that_reads_it() {
+    on(SERVERS, async |fixture| {
+        let (address, probes) = (free_address(), free_address());
+        fixture.create_namespace().await;
+        install(fixture, at(address)).await;
+        let readyz = async || reqwest::get(format!("http://{probes}/readyz")).await.unwrap().text().await.unwrap();
+        let (sender, mut reconciled) = mpsc::unbounded_channel();
+        let serving = Serving::start(fixture, |runtime| {
+            runtime.webhook_bind_address(address, None).probes(probes).controller("example.com/sites", |setup| {
+                let mut sites = setup.kind_without_status::<Site>("site-operator");
+                drop(sites.children::<Page>());
+                sites.run_by(Sites(sender))
+            })
+        });
+        until_called(fixture).await;
+        eventually("a site as v1", async || send(fixture, Method::GET, "v1", "ready", json!(null)).await.ok()).await;
+        let text = eventually("a watch that fails", async || Some(readyz().await).filter(|text| text.contains("[-] watch pages"))).await;
+        assert!(text.contains("install the CustomResourceDefinition pages.example.com") && text.ends_with("\nready\n"), "{text}");
+        assert!(reconciled.try_recv().is_err());
+        serving.end().await;
+
+        let serving = Serving::start(fixture, |runtime| {
+            let pages = |cluster: &Cluster| Pages(cluster.watch([Scope::default()]));
+            let webhooks = Webhooks::new("example.com/sites-webhook").validates(pages).converts::<v1::Site, Site>();
+            runtime.webhook_bind_address(address, None).probes(probes).webhooks(webhooks)
+        });
+        eventually("a site as v1", async || send(fixture, Method::GET, "v1", "ready", json!(null)).await.ok()).await;
+        eventually("a certificate", async || readyz().await.ends_with("\nready\n").then_some(())).await;
+        let http = reqwest::Client::builder().tls_danger_accept_invalid_certs(true).build().unwrap();
+        let sites = json!({"group": "example.com", "version": "v2", "resource": "sites"});
+        let request = json!({"uid": "u", "operation": "CREATE", "userInfo": {"username": "jane"}, "resource": sites, "object": {"metadata": {}, "spec": {"host": "a.b"}}});
+        let review = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request});
+        let reviewed = async |limit: &str| {
+            let url = format!("https://{address}/validate-example-com-v2-site?timeout={limit}");
+            let answer = http.post(url).body(review.to_string()).send().await.unwrap();
+            (answer.status().as_u16(), answer.text().await.unwrap())
+        };
+        assert_eq!(reviewed("100ms").await.0, 504);
+        let mut pages = definition();
+        pages["metadata"]["name"] = "pages.example.com".into();
+        pages["spec"]["names"] = json!({"kind": "Page", "listKind": "PageList", "plural": "pages", "singular": "page"});
+        pages["spec"]["versions"].as_array_mut().unwrap().truncate(1);
+        pages["spec"]["versions"][0]["storage"] = true.into();
+        apply(fixture, DEFINITIONS, &pages).await;
+        eventually("a denial", async || reviewed("30s").await.1.contains("no page").then_some(())).await;
         serving.end().await;
     })
     .await;
