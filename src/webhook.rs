@@ -62,11 +62,15 @@ mod server;
 
 #[cfg(feature = "testing")]
 use std::sync::Mutex;
-use std::{collections::BTreeMap, future::ready, io, net::SocketAddr, path::PathBuf, pin::Pin, sync::Arc};
+use std::{
+    collections::BTreeMap, future::ready, io, net::SocketAddr, path::PathBuf, pin::Pin, sync::Arc,
+    time::Duration,
+};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
+use tokio::time::interval;
 use url::Url;
 
 #[cfg(feature = "testing")]
@@ -84,6 +88,8 @@ use review::AdmissionRequest;
 pub use review::{Decision, Operation, Review, User};
 use server::{Server, Source};
 
+/// How often to look when the certificate in files ends.
+const LOOK: Duration = Duration::from_secs(60);
 /// The path of all conversions.
 const CONVERT: &str = "/convert";
 
@@ -375,9 +381,24 @@ impl WebhookServer {
             };
             return Ok((Box::pin(serve), Some(watched)));
         };
-        let source = Source::Files(Certificate::new(Some(directory))?);
+        let certificate = Arc::new(Certificate::new(Some(directory))?);
+        let source = Source::Files(Arc::clone(&certificate));
         let server = Server::listen(self.address, answers, source, metrics).await?;
-        Ok((Box::pin(server.serve(stop)), None))
+        let expires = metrics::expires(cluster.metrics());
+        let serve = async move {
+            let mut look = interval(LOOK);
+            let follow = async {
+                loop {
+                    look.tick().await;
+                    expires.set(pki::expires_secs(&String::from_utf8_lossy(&certificate.pem())));
+                }
+            };
+            tokio::select! {
+                () = server.serve(stop) => {}
+                never = follow => never,
+            }
+        };
+        Ok((Box::pin(serve), None))
     }
 }
 

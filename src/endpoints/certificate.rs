@@ -67,6 +67,13 @@ impl Certificate {
         }
         current.acceptor.clone()
     }
+
+    /// The certificate of the next connection, in PEM.
+    #[cfg(feature = "webhook")]
+    pub(crate) fn pem(&self) -> Vec<u8> {
+        self.acceptor();
+        locked(&self.current).pem.certificate.clone()
+    }
 }
 
 impl PemFiles {

@@ -27,7 +27,8 @@ use url::Url;
 
 use super::{
     Webhooks,
-    pki::{Lives, Pki},
+    metrics::expires as expires_metric,
+    pki::{Lives, Pki, expires_secs},
 };
 use crate::{
     children::{Children, Reporter},
@@ -229,13 +230,7 @@ impl Watched {
             notify(&definitions.watch, &changed),
         ];
         cluster.waits_for(WHO, Some(NO_CERTIFICATE));
-        let expires = Gauge::default();
-        let help = "When the certificate of the webhooks ends, in seconds since 1970";
-        cluster.metrics().register(
-            "listwatch_webhook_certificate_expiry_timestamp_seconds",
-            help,
-            expires.clone(),
-        );
+        let expires = expires_metric(cluster.metrics());
         Arc::new(Watched {
             cluster: cluster.clone(),
             key,
@@ -352,7 +347,7 @@ impl Watched {
                     info!(secret = %self.key, names = ?self.names(), "serves a new certificate");
                     *locked(&self.acceptor) = Some(acceptor);
                     locked(&self.served).clone_from(&pki.certificate);
-                    self.expires.set(pki.expires_secs().unwrap_or_default().try_into().unwrap_or_default());
+                    self.expires.set(expires_secs(&pki.certificate));
                 }
                 Err(_) if pki == Pki::default() => {}
                 Err(error) => warn!(secret = %self.key, %error, "certificate not used"),

@@ -52,6 +52,14 @@ impl WebhookMetrics {
     }
 }
 
+/// When the certificate ends, in seconds since 1970.
+pub(super) fn expires(metrics: &Metrics) -> Gauge {
+    let expires = Gauge::default();
+    let help = "When the certificate of the webhooks ends, in seconds since 1970";
+    metrics.register("listwatch_webhook_certificate_expiry_timestamp_seconds", help, expires.clone());
+    expires
+}
+
 impl Counted<'_> {
     pub(super) fn end(mut self, status: StatusCode) {
         self.status = status;

@@ -147,11 +147,12 @@ impl Pki {
         let all = [self.newest(), &self.certificate];
         all.iter().filter_map(|pem| due(pem)).min().unwrap_or(UNIX_EPOCH)
     }
+}
 
-    /// When the certificate ends, in seconds since 1970.
-    pub(super) fn expires_secs(&self) -> Option<u64> {
-        Some(validity(&self.certificate)?.1.duration_since(UNIX_EPOCH).ok()?.as_secs())
-    }
+/// When a certificate ends, in seconds since 1970. 0: it cannot be read.
+pub(super) fn expires_secs(pem: &str) -> i64 {
+    let ends = validity(pem).and_then(|(_, ends)| ends.duration_since(UNIX_EPOCH).ok());
+    ends.unwrap_or_default().as_secs().try_into().unwrap_or_default()
 }
 
 fn authority(now: SystemTime, life: Duration) -> Result<(String, KeyPair), rcgen::Error> {

@@ -61,7 +61,7 @@ const DRAIN: Duration = Duration::from_secs(5);
 /// Where the certificate is from.
 pub(super) enum Source {
     /// A directory with `tls.crt` and `tls.key`.
-    Files(Certificate),
+    Files(Arc<Certificate>),
     /// The Secret.
     Secret(Arc<Mutex<Option<TlsAcceptor>>>),
 }
@@ -170,7 +170,8 @@ impl Answering {
             let counted = self.metrics.begin(&path);
             let (status, body) = self.review(request, &path).await;
             counted.end(status);
-            (status, body)
+            // The API server reads why a conversion failed only if the answer is a 200.
+            (if status == StatusCode::UNPROCESSABLE_ENTITY { StatusCode::OK } else { status }, body)
         } else {
             (StatusCode::NOT_FOUND, format!("no webhook at {path}\n").into())
         };
@@ -184,6 +185,7 @@ impl Answering {
         answer
     }
 
+    /// A conversion that failed is a 422.
     async fn review(&self, request: Request<Incoming>, path: &str) -> (StatusCode, Bytes) {
         let text = |status: StatusCode, text: String| (status, Bytes::from(text + "\n"));
         if request.method() != Method::POST {
@@ -213,7 +215,11 @@ impl Answering {
             }
         });
         match timeout(limit, task.join_next()).await {
-            Ok(Some(Ok(Ok(answer)))) => (StatusCode::OK, answer.to_string().into()),
+            Ok(Some(Ok(Ok(answer)))) => {
+                let has_failed = answer["response"]["result"]["status"] == "Failure";
+                let status = if has_failed { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::OK };
+                (status, answer.to_string().into())
+            }
             Ok(Some(Ok(Err(problem)))) => text(StatusCode::BAD_REQUEST, problem),
             Ok(Some(Err(join))) => {
                 self.metrics.panicked();

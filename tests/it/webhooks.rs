@@ -640,6 +640,9 @@ async fn a_certificate_in_files_is_read_again() {
         let files = Some(dir.path().to_owned());
         let serving = Serving::start(fixture, |runtime| runtime.webhook_bind_address(address, files));
         is_served(before).await;
+        // Of rcgen, at the start of the year 4096.
+        let ends = "listwatch_webhook_certificate_expiry_timestamp_seconds 67090118400\n";
+        eventually("its end", async || serving.metrics().await.contains(ends).then_some(())).await;
         is_served(write()).await;
         serving.end().await;
     })
@@ -889,6 +892,8 @@ async fn a_request_that_is_not_a_review_gets_a_clear_answer_and_harms_no_other()
             assert_eq!((status, &result["status"]), (200, &json!("Failure")), "{text}");
             assert!(result["message"].as_str().unwrap().contains(expected), "{text}");
         }
+        let failed = r#"controller_runtime_webhook_requests_total{webhook="/convert",code="422"} 4"#;
+        assert!(serving.metrics().await.contains(failed));
         // An object that the operator cannot read is denied.
         let request = json!({"uid": "u", "operation": "CREATE", "resource": sites, "object": {"metadata": {}, "spec": {"host": 1}}});
         let (_, text) = post(validate, admission(request)).await;
