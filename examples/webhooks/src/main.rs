@@ -77,7 +77,7 @@ impl From<v1::Site> for Site {
     }
 }
 
-/// Looks at all sites.
+/// Looks at all sites. Two that are created at the same moment are both allowed.
 struct Hosts {
     sites: Watch<Site>,
 }
