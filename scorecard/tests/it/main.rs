@@ -647,7 +647,7 @@ async fn each_bug_is_found_by_its_check() {
     assert_eq!(missed, Vec::<String>::new());
 }
 
-/// Takes minutes: all checks for each broken operator.
+/// Takes minutes: all checks for each broken operator. `.ci/nightly` runs it for webhooks.
 #[tokio::test]
 #[ignore = "slow; run by hand after a change of a check"]
 async fn each_bug_is_found_by_its_check_alone() {
