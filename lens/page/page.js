@@ -16,6 +16,8 @@ const [ROW, AXIS] = [26, 22];
 
 /** The entries by their number `n`. */
 const entries = new Map();
+/** How many older ones there were. */
+let forgotten = 0;
 let start = 0;
 let report = { findings: [], clients: [], writes: [], notes: [] };
 /** The writes of the report by `n`. */
@@ -31,6 +33,7 @@ let controls = null;
 
 function load(recording) {
   entries.clear();
+  forgotten = recording.forgotten;
   start = Date.parse(recording.start);
   tell(recording.report);
   add(recording.entries);
@@ -42,6 +45,7 @@ function add(news) {
   for (const n of entries.keys()) {
     if (entries.size <= ENTRIES_MAX) break;
     entries.delete(n);
+    forgotten += 1;
   }
   isStale = true;
   refresh();
@@ -793,7 +797,8 @@ function show() {
   if (!$("life").hidden) showLife();
   // The recording of a client has no date.
   const begin = start ? `, from ${new Date(start).toISOString().slice(0, 19).replace("T", " ")} UTC` : "";
-  $("state").textContent = `${entries.size.toLocaleString("en")} requests and events in ${duration(model.last)}${begin}.`;
+  const older = forgotten ? ` The page has the latest: ${forgotten.toLocaleString("en")} older ones were dropped.` : "";
+  $("state").textContent = `${entries.size.toLocaleString("en")} requests and events in ${duration(model.last)}${begin}.${older}`;
   if ($("live").textContent !== state.live) $("live").textContent = state.live;
   showDetail();
   pressLinks();

@@ -1,4 +1,5 @@
-//! What the page shows, as JSON: each request, event and write of a recording, and its report. No value of an object is in it.
+//! What the page shows, as JSON: each request, event and write of a recording, and its report. The answers and the objects of events
+//! are in it only if it comes from `--record`, which leaves out secrets.
 //!
 //! ```text
 //! {"start":"2026-01-02T03:04:05.678901Z","forgotten":0,"entries":[
@@ -14,14 +15,15 @@ use std::{collections::HashMap, time::SystemTime};
 use serde_json::{Value, json};
 
 use super::{
-    recording::{Effect, Event, Recording, Request, Write, between},
+    recording::{Effect, Event, Forgotten, Recording, Request, Write, between},
     report::Report,
 };
 
 /// The document of the page, of a recording that is read at once. Times are in seconds since `start`, such as [`Recording::start`].
 #[must_use]
 pub fn document(recording: &Recording, report: &Report, start: SystemTime) -> Value {
-    json!({"start": humantime::format_rfc3339_micros(start).to_string(), "forgotten": recording.forgotten(),
+    let Forgotten { requests, events, writes, .. } = recording.forgotten;
+    json!({"start": humantime::format_rfc3339_micros(start).to_string(), "forgotten": requests + events + writes,
         "entries": entries(recording, start), "report": report.json()})
 }
 
@@ -45,12 +47,12 @@ pub(crate) fn entries(recording: &Recording, start: SystemTime) -> Vec<Value> {
     }
     let events = recording.events.iter().filter(|event| event.is_new);
     entries.extend(events.map(|event| (event.time, of_event(event))));
-    let forgotten = recording.forgotten();
+    let first_id = recording.first_id();
     for (at, write) in recording.writes.iter().enumerate().filter(|(_, write)| write.is_new) {
         let is_of_request = match recording.request(write.request) {
             Some(request) => request.effect == Effect::Changed(at),
             // It is not answered yet.
-            None => write.request > forgotten,
+            None => write.request >= first_id,
         };
         if !is_of_request {
             entries.push((write.time, of_write(write)));

@@ -135,7 +135,7 @@ impl Live {
         let entries = reader.entries(&source);
         let offer = controls.as_ref().map(Controls::offer).unwrap_or_default();
         let mut news = News::new(reader.start(source.now()), offer);
-        news.add(entries, reader.forgotten(), "");
+        news.add(entries, "");
         if let Some(recording) = reader.judged(source.now()) {
             news.judge(&Report::of(&recording));
         }
@@ -175,10 +175,10 @@ async fn read(page: &Arc<Page>) {
     let page = Arc::clone(page);
     let read = spawn_blocking(move || {
         let mut reader = page.reader();
-        let (entries, forgotten) = (reader.entries(&page.source), reader.forgotten());
+        let entries = reader.entries(&page.source);
         let controls =
             page.controls.as_ref().map(|controls| controls.state().to_string()).unwrap_or_default();
-        page.news.send_if_modified(|news| news.add(entries, forgotten, &controls));
+        page.news.send_if_modified(|news| news.add(entries, &controls));
     });
     let _ = read.await;
 }

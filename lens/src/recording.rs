@@ -120,10 +120,21 @@ pub struct Recording {
     pub runs_until: Option<SystemTime>,
     /// When it began, if the first requests may be forgotten. The start of the epoch, if the date is not known.
     pub(crate) started: Option<SystemTime>,
+    pub(crate) forgotten: Forgotten,
     /// The largest [`Event::unique_micros`].
     last_micros: u64,
     by_id: HashMap<u64, usize>,
     by_version: HashMap<(String, u64), usize>,
+}
+
+/// How many of the oldest were forgotten, or left out: too many to keep, or to judge.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Forgotten {
+    pub(crate) requests: usize,
+    pub(crate) events: usize,
+    pub(crate) writes: usize,
+    /// So many watches are older than the latest requests, and kept for their events.
+    pub(crate) watches_kept: usize,
 }
 
 /// A line that is not of a recording.
@@ -172,14 +183,21 @@ impl Recording {
     pub(crate) fn recent(&self, count: usize) -> Recording {
         let begin = |length: usize| length.saturating_sub(count);
         let (old, new) = self.requests.split_at(begin(self.requests.len()));
-        let watches = old.iter().filter(|request| request.is_watch());
+        let watches: Vec<&Request> = old.iter().filter(|request| request.is_watch()).collect();
+        let forgotten = Forgotten {
+            requests: self.forgotten.requests + old.len() - watches.len(),
+            events: self.forgotten.events + begin(self.events.len()),
+            writes: self.forgotten.writes + begin(self.writes.len()),
+            watches_kept: watches.len(),
+        };
         let mut recent = Recording {
-            requests: watches.chain(new).cloned().collect(),
+            requests: watches.into_iter().chain(new).cloned().collect(),
             writes: self.writes[begin(self.writes.len())..].to_vec(),
             events: self.events[begin(self.events.len())..].to_vec(),
             states: self.states.clone(),
             has_all_writes: self.has_all_writes,
             started: Some(self.start()),
+            forgotten,
             ..Recording::default()
         };
         recent.connect();
@@ -188,9 +206,9 @@ impl Recording {
 
     /// Forgets the oldest, and that the others are new.
     pub(crate) fn forget(&mut self, requests: usize, writes: usize, events: usize) {
-        self.requests.drain(..self.requests.len().saturating_sub(requests));
-        self.writes.drain(..self.writes.len().saturating_sub(writes));
-        self.events.drain(..self.events.len().saturating_sub(events));
+        self.forgotten.requests += self.requests.drain(..self.requests.len().saturating_sub(requests)).len();
+        self.forgotten.writes += self.writes.drain(..self.writes.len().saturating_sub(writes)).len();
+        self.forgotten.events += self.events.drain(..self.events.len().saturating_sub(events)).len();
         self.set_new(false);
     }
 
@@ -355,9 +373,9 @@ impl Recording {
         self.started.or(first).unwrap_or(SystemTime::UNIX_EPOCH)
     }
 
-    /// How many requests were forgotten before the first one.
-    pub(crate) fn forgotten(&self) -> u64 {
-        self.requests.iter().map(|request| request.id).min().unwrap_or(1) - 1
+    /// The id of the oldest request.
+    pub(crate) fn first_id(&self) -> u64 {
+        self.requests.iter().map(|request| request.id).min().unwrap_or_default()
     }
 }
 

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{
     findings::{Case, Entry, Finding, Severity, short},
-    recording::{Effect, Recording, between, milliseconds},
+    recording::{Effect, Forgotten, Recording, Request, between, milliseconds},
     why::{Relation, Since, Why},
 };
 
@@ -79,8 +79,7 @@ impl Report {
         let mut text = String::new();
         match self.findings.len() {
             0 => text.push_str("no findings\n"),
-            1 => text.push_str("1 finding\n"),
-            count => _ = writeln!(text, "{count} findings"),
+            count => _ = writeln!(text, "{}", counted(count, "finding")),
         }
         for (number, finding) in self.findings.iter().enumerate() {
             let note = if finding.severity == Severity::Note { " (note)" } else { "" };
@@ -126,10 +125,33 @@ fn notes(recording: &Recording) -> Vec<String> {
                 .to_owned(),
         );
     }
-    if recording.forgotten() > 0 {
-        notes.push(format!("The first {} requests were forgotten.", recording.forgotten()));
+    let Forgotten { requests, events, writes, watches_kept } = recording.forgotten;
+    let kinds = [
+        (requests, recording.requests.len() - watches_kept, "request"),
+        (events, recording.events.len(), "event"),
+        (writes, recording.writes.len(), "write"),
+    ];
+    let (mut latest, mut earlier) = (Vec::new(), Vec::new());
+    for (forgotten, kept, kind) in kinds.into_iter().filter(|(forgotten, ..)| *forgotten > 0) {
+        latest.push(counted(kept, kind));
+        earlier.push(counted(forgotten, &format!("earlier {kind}")));
+    }
+    if !latest.is_empty() {
+        let (latest, earlier) = (latest.join(" and "), earlier.join(" and "));
+        notes.push(format!("This report is about the latest {latest}, without {earlier}."));
     }
     notes
+}
+
+/// `1 request`, `2 requests`
+fn counted(count: usize, noun: &str) -> String {
+    if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
+}
+
+/// `+0.334 s  lesson: get /api/v1: 200`
+fn asked(recording: &Recording, request: &Request) -> String {
+    let after = between(recording.start(), request.received).as_secs_f64();
+    format!("+{after:.3} s  {}: {} {}: {}", request.client, request.verb(), request.target, request.status)
 }
 
 /// `patch pages.example.com/default/a (status): .status.checks`
@@ -196,4 +218,32 @@ fn written(recording: &Recording, client: &str, why: &Why<'_>) -> Value {
         "resourceVersion": why.write.map(|write| write.version.to_string()),
         "changed": why.write.map(|write| &write.changed), "effect": effect, "reason": reason(recording, why),
         "causes": causes.collect::<Vec<_>>()})
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed unwrap names its line")]
+mod tests {
+    use super::*;
+
+    /// The note followed from the first id: it counted a request without an answer, and an old watch that is kept hid what was left out.
+    #[test]
+    fn a_note_says_what_the_report_leaves_out_and_nothing_without_a_reason() {
+        let mut text = String::new();
+        for (id, target) in [(2, "/api/v1/pods?watch=1"), (3, "/version"), (4, "/version"), (5, "/version")] {
+            text += &format!(
+                r#"{{"id":{id},"received":"2026-01-02T03:04:0{id}Z","time":"2026-01-02T03:04:0{id}Z","method":"GET","target":"{target}","resource":"pods","user":"a","status":200}}"#
+            );
+            text +=
+                &format!("\n{{\"watch\":2,\"time\":\"2026-01-02T03:04:1{id}Z\",\"event\":\"BOOKMARK\"}}\n");
+        }
+        let mut recording = Recording::read(&[(String::new(), text)]).unwrap();
+        recording.infers_events = false;
+        let note = |recording: &Recording| notes(recording).join("\n");
+        assert_eq!(note(&recording), "");
+        let left_out = "This report is about the latest 2 requests and 2 events, without 1 earlier request and 2 earlier events.";
+        assert_eq!(note(&recording.recent(2)), left_out);
+        recording.forget(1, 1, 1);
+        let left_out = "This report is about the latest 1 request and 1 event, without 3 earlier requests and 3 earlier events.";
+        assert_eq!(note(&recording), left_out);
+    }
 }

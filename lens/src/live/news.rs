@@ -65,7 +65,8 @@ pub(super) struct News {
     dropped: u64,
     /// The positions of the open ones, by number.
     open: HashMap<u64, u64>,
-    forgotten: u64,
+    /// How many of the dropped a page would show.
+    forgotten: usize,
     report: Arc<str>,
     controls: Arc<str>,
     /// Why there is no more.
@@ -138,10 +139,6 @@ impl Reader {
         *self.recording.started.get_or_insert(start)
     }
 
-    pub(super) fn forgotten(&self) -> u64 {
-        self.recording.forgotten()
-    }
-
     /// Events come first: their writes and watches are then recorded, and so are the writes of the requests.
     fn journal(&mut self, server: &ApiServer) -> Journal {
         let (events, requests);
@@ -191,9 +188,8 @@ impl News {
     }
 
     /// Adds what is new. Returns whether anything is.
-    pub(super) fn add(&mut self, entries: Vec<Entry>, forgotten: u64, controls: &str) -> bool {
+    pub(super) fn add(&mut self, entries: Vec<Entry>, controls: &str) -> bool {
         let has_news = !entries.is_empty() || *controls != *self.controls;
-        self.forgotten = forgotten;
         for Entry { number, text, is_open } in entries {
             let former = self.open.remove(&number).and_then(|at| at.checked_sub(self.dropped));
             if let Some(former) = former.and_then(|at| self.entries.get_mut(usize::try_from(at).ok()?)) {
@@ -205,7 +201,7 @@ impl News {
             self.entries.push_back(text);
         }
         let surplus = self.entries.len().saturating_sub(ENTRIES_MAX);
-        self.entries.drain(..surplus);
+        self.forgotten += self.entries.drain(..surplus).filter(|text| !text.is_empty()).count();
         self.dropped += surplus as u64;
         if *controls != *self.controls {
             self.controls = controls.into();

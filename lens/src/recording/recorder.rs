@@ -130,7 +130,7 @@ impl Recorder {
         }
         record.recording.requests.push(request);
         if record.recording.requests.len() > record.entries_max {
-            forget_oldest(&mut record.recording.requests);
+            record.recording.forgotten.requests += forget_oldest(&mut record.recording.requests);
         }
         drop(record);
         Exchange {
@@ -158,6 +158,7 @@ impl Recorder {
             events: kept.events.clone(),
             states,
             started: kept.started,
+            forgotten: kept.forgotten,
             ..Recording::default()
         };
         kept.set_new(false);
@@ -432,7 +433,7 @@ impl Record {
         self.recording.writes.push(write);
         self.write_bytes.push(bytes);
         if self.write_bytes.len() > WRITES_MAX || self.write_bytes.iter().sum::<usize>() > OBJECTS_BYTES_MAX {
-            forget_oldest(&mut self.recording.writes);
+            self.recording.forgotten.writes += forget_oldest(&mut self.recording.writes);
             forget_oldest(&mut self.write_bytes);
         }
     }
@@ -450,14 +451,14 @@ impl Record {
             is_new: true,
         });
         if self.recording.events.len() > self.entries_max {
-            forget_oldest(&mut self.recording.events);
+            self.recording.forgotten.events += forget_oldest(&mut self.recording.events);
         }
     }
 }
 
-/// Forgets a tenth.
-fn forget_oldest<T>(entries: &mut Vec<T>) {
-    entries.drain(..entries.len().div_ceil(10));
+/// Forgets a tenth. Returns how many these are.
+fn forget_oldest<T>(entries: &mut Vec<T>) -> usize {
+    entries.drain(..entries.len().div_ceil(10)).len()
 }
 
 /// `deployments.apps/default/web`, of an object in the answer to a request. Empty if it has no name.
@@ -529,7 +530,7 @@ mod tests {
         }
         let recording = recorder.recording();
         let ids: Vec<u64> = recording.requests.iter().map(|request| request.id).collect();
-        assert_eq!((ids, recording.forgotten()), (vec![3, 4, 5], 2));
+        assert_eq!((ids, recording.forgotten.requests), (vec![3, 4, 5], 2));
     }
 
     /// An answer and an event of one write come on two streams, in any order.
