@@ -817,7 +817,17 @@ function showDetail() {
     lives ? element("button", { type: "button", "data-key": "life", onclick: () => life(entry.object) }, "Life of this object") : "",
     element("br"),
     [entry.client || "a controller of the server", entry.target, result(entry), lasted(entry)].filter(Boolean).join(" · "),
-    cause ? element("br") : "", cause ? `Cause: ${cause}` : "");
+    cause ? element("br") : "", cause ? `Cause: ${cause}` : "",
+    entry.content ? element("pre", { tabindex: "0", role: "region", "data-key": "content", "aria-label": entry.kind === "event" ? "The object of the event" : "The body of the answer" }, pretty(entry.content)) : "");
+}
+
+/** JSON with indentation. That of a longer text is cut, so it stays as it is. */
+function pretty(text) {
+  try {
+    return JSON.stringify(JSON.parse(text), null, 2);
+  } catch {
+    return text;
+  }
 }
 
 readColors();

@@ -71,10 +71,14 @@ fn of_request(request: &Request, write: Option<&Write>, end: Option<SystemTime>)
     // The name of a create with `generateName` is in the answer.
     let object = write.map_or_else(|| request.object(), |write| write.object.clone());
     let version = write.map_or(request.list_version, |write| write.version);
-    json!({"n": request.number(), "kind": "request", "id": request.id, "client": request.client, "verb": request.verb(),
+    let mut entry = json!({"n": request.number(), "kind": "request", "id": request.id, "client": request.client, "verb": request.verb(),
         "resource": request.resource, "object": object, "subresource": request.subresource, "target": request.target,
         "status": request.status, "took": end.map(|end| between(request.received, end).as_secs_f64()),
-        "version": (version > 0).then(|| version.to_string()), "changed": write.map(changed)})
+        "version": (version > 0).then(|| version.to_string()), "changed": write.map(changed)});
+    if !request.content.is_empty() {
+        entry["content"] = (&*request.content).into();
+    }
+    entry
 }
 
 fn of_event(event: &Event) -> Value {
@@ -82,6 +86,9 @@ fn of_event(event: &Event) -> Value {
         "object": event.object, "version": event.version.to_string()});
     if !event.meaning().is_empty() {
         entry["meaning"] = event.meaning().into();
+    }
+    if !event.content.is_empty() {
+        entry["content"] = (&*event.content).into();
     }
     entry
 }

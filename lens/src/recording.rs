@@ -51,6 +51,8 @@ pub(crate) struct Request {
     /// The resourceVersion of the list in the answer. 0 without a list, or if it is unknown.
     pub(crate) list_version: u64,
     pub(crate) effect: Effect,
+    /// The body of the answer, cut. Empty if it is not recorded.
+    pub(crate) content: String,
     /// Whether it came with the last [`Recording::append`], or ended since. So are all of a recording that is read at once.
     pub(crate) is_new: bool,
 }
@@ -96,6 +98,8 @@ pub(crate) struct Event {
     /// `deployments.apps/default/web`
     pub(crate) object: String,
     pub(crate) version: u64,
+    /// The object, cut. Empty if it is not recorded.
+    pub(crate) content: String,
     /// The time in microseconds, or more if an event before it has that number. 0: none yet.
     pub(crate) unique_micros: u64,
     pub(crate) is_new: bool,
@@ -324,6 +328,7 @@ impl Recording {
                         event,
                         object,
                         version,
+                        content: String::new(),
                         unique_micros: 0,
                         is_new: true,
                     });
@@ -563,6 +568,7 @@ fn request(line: &Value) -> Option<Request> {
         version: version(&line["resourceVersion"]),
         list_version: version(&line["listVersion"]),
         effect: Effect::Unknown,
+        content: String::new(),
         is_new: true,
     })
 }
@@ -591,6 +597,7 @@ fn event(line: &Value) -> Option<Event> {
         event: text(&line["event"]),
         object: text(&line["object"]),
         version: version(&line["resourceVersion"]),
+        content: String::new(),
         unique_micros: 0,
         is_new: true,
     })

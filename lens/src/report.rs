@@ -23,6 +23,8 @@ pub struct Report {
     /// The judged clients.
     clients: Vec<String>,
     lines: Vec<Line>,
+    /// The requests of the judged clients, if none of them writes.
+    requests: Vec<String>,
     notes: Vec<String>,
 }
 
@@ -45,6 +47,7 @@ impl Report {
             writes: Vec::new(),
             clients: clients.clone(),
             lines: Vec::new(),
+            requests: Vec::new(),
             notes: notes(recording),
         };
         let mut known = HashMap::new();
@@ -55,6 +58,10 @@ impl Report {
                 report.writes.push(written(recording, client, why));
                 report.add(recording, why, &mut known);
             }
+        }
+        if report.writes.is_empty() {
+            let judged = recording.requests.iter().filter(|request| clients.contains(&request.client));
+            report.requests = judged.map(|request| asked(recording, request)).collect();
         }
         report.findings.sort_by_key(|finding| finding.severity);
         report
@@ -88,13 +95,19 @@ impl Report {
                 let _ = writeln!(text, "     {}", entry.text);
             }
         }
-        let _ = writeln!(text, "\nwrites, and why");
+        let title = if self.requests.is_empty() { "writes, and why" } else { "requests" };
+        let _ = writeln!(text, "\n{title}");
+        for request in self.requests.iter().take(LINES_MAX) {
+            let _ = writeln!(text, "  {request}");
+        }
         for line in self.lines.iter().take(LINES_MAX) {
             let count = if line.count == 1 { String::new() } else { format!("{} × ", line.count) };
             let _ = writeln!(text, "  {count}{}\n      {}{}", line.text, line.why, after(&line.took));
         }
-        if let Some(left) = self.lines.len().checked_sub(LINES_MAX).filter(|left| *left > 0) {
-            let _ = writeln!(text, "  and {left} more; --output json has all");
+        let count = self.lines.len().max(self.requests.len());
+        if let Some(left) = count.checked_sub(LINES_MAX).filter(|left| *left > 0) {
+            let has_all = if self.requests.is_empty() { "json" } else { "html" };
+            let _ = writeln!(text, "  and {left} more; --output {has_all} has all");
         }
         for note in &self.notes {
             let _ = writeln!(text, "\n{note}");

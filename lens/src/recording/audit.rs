@@ -33,7 +33,16 @@ pub(super) fn add(recording: &mut Recording, lines: &[Value]) {
         if stage == "ResponseComplete" && is_watch {
             let Some(time) = time(&line["stageTimestamp"]) else { continue };
             let (event, object) = ("CLOSED".to_owned(), String::new());
-            let end = Event { watch: id, time, event, object, version: 0, unique_micros: 0, is_new: true };
+            let end = Event {
+                watch: id,
+                time,
+                event,
+                object,
+                version: 0,
+                content: String::new(),
+                unique_micros: 0,
+                is_new: true,
+            };
             recording.events.push(end);
         }
         let Some(mut request) =
@@ -74,6 +83,7 @@ fn request(line: &Value, id: u64) -> Option<Request> {
         version: 0,
         list_version: 0,
         effect: Effect::Unknown,
+        content: String::new(),
         is_new: true,
     })
 }

@@ -22,6 +22,9 @@ use serde_json::Value;
 
 use super::{Effect, Event, Recording, Request, audit, object, text, version};
 
+/// Most characters of an answer, or of the object of an event, that are kept.
+const CONTENT_MAX: usize = 2_000;
+
 /// The client of a recording that does not name it.
 const CLIENT: &str = "listwatch";
 
@@ -44,6 +47,9 @@ pub(super) fn add(recording: &mut Recording, entries: Vec<Entry>) {
             continue;
         }
         let Some(request) = answered.get(&exchange).map(|at| &mut recording.requests[*at]) else { continue };
+        if let What::Rest(body) = &what {
+            request.content = cut(&body.text());
+        }
         match what {
             What::Line(line) => recording.events.extend(event(request.id, time, &line)),
             What::End(end) if request.is_watch() && request.status == 200 => {
@@ -89,6 +95,7 @@ fn request(id: u64, (received, sent): (SystemTime, Sent), answered: SystemTime, 
         version: 0,
         list_version: 0,
         effect: Effect::Unknown,
+        content: String::new(),
         is_new: true,
     }
 }
@@ -100,11 +107,21 @@ fn event(watch: u64, time: SystemTime, line: &Line) -> Option<Event> {
     Some(Event {
         object: object("", &text(&metadata["namespace"]), &text(&metadata["name"])),
         version: version(&metadata["resourceVersion"]),
+        content: cut(&line["object"].to_string()),
         ..new_event(watch, time, line["type"].as_str()?)
     })
 }
 
 fn new_event(watch: u64, time: SystemTime, event: &str) -> Event {
     let event = event.to_owned();
-    Event { watch, time, event, object: String::new(), version: 0, unique_micros: 0, is_new: true }
+    let (object, content) = (String::new(), String::new());
+    Event { watch, time, event, object, version: 0, content, unique_micros: 0, is_new: true }
+}
+
+/// The recording is without secrets, so the page may show what is in it.
+fn cut(text: &str) -> String {
+    match text.char_indices().nth(CONTENT_MAX) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
 }

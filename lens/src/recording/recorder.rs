@@ -447,6 +447,7 @@ impl Record {
             event,
             object,
             version,
+            content: String::new(),
             unique_micros,
             is_new: true,
         });

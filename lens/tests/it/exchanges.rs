@@ -29,6 +29,14 @@ const LINES: &str = r#"{"listwatchRecording":1,"server":"https://127.0.0.1:6443"
 {"time":2.2,"exchange":7,"request":{"method":"GET","path":"/api/v1/namespaces/a/configmaps?limit=100"}}
 "#;
 
+/// A part of the recording of the first lesson of the course, with another short name.
+const LESSON: &str = r#"{"listwatchRecording":1,"server":"https://127.0.0.1:6443"}
+{"time":0.331,"exchange":6,"request":{"method":"GET","path":"/api/v1","user":"lesson"}}
+{"time":0.333,"exchange":6,"head":{"status":200,"version":"HTTP/2.0","headers":{}}}
+{"time":0.333,"exchange":6,"rest":{"groupVersion":"v1","kind":"APIResourceList","resources":[{"kind":"ConfigMap","name":"configmaps","namespaced":true,"shortNames":["<b>cm</b>"]}]}}
+{"time":0.333,"exchange":6,"end":"clean"}
+"#;
+
 fn read(text: &str) -> Result<Recording, String> {
     Recording::read(&[("a.jsonl".to_owned(), text.to_owned())]).map_err(|error| error.to_string())
 }
@@ -74,6 +82,39 @@ async fn it_shows_requests_events_and_writes_with_their_causes() {
         assert_eq!(results[6], "the client has closed the watch, or the connection broke");
     })
     .await;
+}
+
+/// The page showed the request and its status alone, and the text nothing.
+#[tokio::test]
+async fn a_lesson_that_only_reads_shows_its_requests_and_their_answers() {
+    let recording = read(LESSON).unwrap();
+    let report = Report::of(&recording);
+    let text = report.text();
+    assert_eq!(text, "no findings\n\nrequests\n  +0.331 s  lesson: get /api/v1: 200\n");
+    let document = document(&recording, &report, recording.start());
+    in_browser(async move |browser| {
+        browser.open(&page::html(&document), (1280, 800)).await;
+        browser.until("document.querySelector('#entries [role=gridcell]')").await;
+        browser.click("#entries [role=gridcell]").await;
+        let content = browser.until("document.querySelector('#detail pre')?.textContent").await;
+        let content = content.as_str().unwrap();
+        assert!(content.contains("      \"namespaced\": true,\n"), "{content}");
+        // As text.
+        assert!(content.contains("\"<b>cm</b>\""), "{content}");
+    })
+    .await;
+}
+
+#[test]
+fn the_content_of_answers_and_events_is_cut() {
+    let long = "é".repeat(3000);
+    let text = LINES.replace("\"items\":[]", &format!("\"items\":[\"{long}\"]"));
+    let recording = read(&text).unwrap();
+    let document = document(&recording, &Report::of(&recording), recording.start());
+    let content = |at: usize| document["entries"][at]["content"].as_str().unwrap_or_default();
+    assert!(content(0).starts_with("{\"kind\":\"ConfigMapList\"") && content(0).ends_with("é…"));
+    assert_eq!(content(0).chars().count(), 2001);
+    assert_eq!(content(2), r#"{"metadata":{"name":"web","namespace":"a","resourceVersion":"8"}}"#);
 }
 
 /// A client that only looks does no harm without bookmarks, and a short watch ends before the first one.
