@@ -19,9 +19,9 @@ async function order(what, body) {
   }
 }
 
-/** A button with an order; what is wrong with it is said in `status`. */
-function button(text, status, act) {
-  const element = make("button", { type: "button" }, text);
+/** A button with an order, and a sentence about it; what is wrong with it is said in `status`. */
+function button(text, title, status, act) {
+  const element = make("button", { type: "button", title }, text);
   element.addEventListener("click", async () => {
     status.textContent = (await act())?.error ?? "";
   });
@@ -31,7 +31,7 @@ function button(text, status, act) {
 /**
  * Shows the controls in an element.
  * @param {HTMLElement} element
- * @param {{user: string, restart: boolean, help: string, checks: string[]}} offer whose writes are held, and what else there is
+ * @param {{user: string, restart: boolean, help: string, checks: {name: string, summary: string}[]}} offer whose writes are held, and what else there is
  * @returns {(news: {faults: string[], held: object[]}) => void} to be told the faults to come and the held writes, when they change
  */
 export function show(element, offer) {
@@ -39,11 +39,11 @@ export function show(element, offer) {
   const held = make("ol", { "aria-label": "Held writes, the oldest first" });
   const faults = make("ul", { "aria-label": "Faults to come" });
   const user = offer.user && `,user=${offer.user}`;
-  const hold = button("Hold writes", status, () => order("fault", { fault: `hold${user}` }));
+  const hold = button("Hold writes", "Each write of the operator waits at the server until you let it go, or refuse it.", status, () => order("fault", { fault: `hold${user}` }));
   const buttons = make("p", { class: "buttons" }, hold,
-    button("Let the next one go", status, () => (next === undefined ? { error: "No write is held." } : order("release", { id: next }))),
-    button("End holding and all faults", status, () => order("end", {})));
-  if (offer.restart) buttons.append(button("Restart the operator", status, () => order("restart", {})));
+    button("Let the next one go", "The server executes the oldest of the held writes.", status, () => (next === undefined ? { error: "No write is held." } : order("release", { id: next }))),
+    button("End holding and all faults", "The server executes all held writes, and causes no more faults.", status, () => order("end", {})));
+  if (offer.restart) buttons.append(button("Restart the operator", "Ends the process of the operator, and starts it again.", status, () => order("restart", {})));
   element.replaceChildren(make("h2", {}, "Stop and step"), buttons, status, held, faults,
     faultForm(offer, status), ...(offer.checks.length ? [checkForm(offer)] : []), editor());
   let next;
@@ -60,10 +60,10 @@ function update(list, writes, status) {
   const ids = new Set(writes.map(({ id }) => String(id)));
   for (const item of [...list.children]) if (!ids.delete(item.dataset.id)) item.remove();
   for (const { id, user, method, target, body } of writes.filter((write) => ids.has(String(write.id)))) {
-    const refuse = (code) => button(`Refuse with ${code}`, status, () => order("refuse", { id, status: code }));
+    const refuse = (code, means) => button(`Refuse with ${code}`, `The write has no effect, and the operator is told that ${means}.`, status, () => order("refuse", { id, status: code }));
     list.append(make("li", { "data-id": id },
       make("details", {}, make("summary", {}, `${method} ${target}`), make("p", {}, `by ${user}`), make("pre", {}, pretty(body))),
-      button("Let go", status, () => order("release", { id })), " ", refuse(409), " ", refuse(500)));
+      button("Let go", "The server executes this write.", status, () => order("release", { id })), " ", refuse(409, "the object has changed since it was read (Conflict)"), " ", refuse(500, "the server failed (Internal Server Error)")));
   }
 }
 
@@ -91,10 +91,15 @@ function faultForm({ help }, status) {
 
 /** One check of the scorecard, and its report. */
 function checkForm({ checks }) {
-  const names = make("select", { name: "check" }, ...checks.map((name) => make("option", {}, name)));
+  const names = make("select", { name: "check" }, ...checks.map(({ name }) => make("option", {}, name)));
+  const summary = make("p", { id: "check-summary" });
+  const describe = () => { summary.textContent = checks[names.selectedIndex].summary; };
+  names.setAttribute("aria-describedby", summary.id);
+  names.addEventListener("change", describe);
+  describe();
   const run = make("button", {}, "Run it");
   const report = make("pre", { role: "status" });
-  const form = make("form", {}, make("label", {}, "Check ", names), " ", run);
+  const form = make("form", {}, make("label", {}, "Check ", names), " ", run, summary);
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     run.disabled = true;

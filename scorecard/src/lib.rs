@@ -62,7 +62,18 @@ use self::{process::Program, reference::Reference};
 /// The names of the checks, in the order in which they run.
 #[must_use]
 pub fn names() -> Vec<&'static str> {
-    static_checks::NAMES.into_iter().chain(checks::CHECKS.map(|(name, ..)| name)).collect()
+    summaries().map(|(name, _)| name).collect()
+}
+
+/// What a check of [`names`] does, in one sentence. Empty: there is no such check.
+#[must_use]
+pub fn summary(check: &str) -> &'static str {
+    summaries().find(|(name, _)| *name == check).map(|(_, summary)| summary).unwrap_or_default()
+}
+
+fn summaries() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let of_runs = checks::CHECKS.into_iter().map(|(name, summary, ..)| (name, summary));
+    static_checks::CHECKS.into_iter().chain(of_runs)
 }
 
 /// The names of the checks that [`run`] runs.
@@ -73,14 +84,14 @@ pub fn selected(scorecard: &Scorecard) -> Vec<&'static str> {
 
 /// The checks of files to run.
 fn of_files(scorecard: &Scorecard) -> impl Iterator<Item = &'static str> {
-    static_checks::NAMES.into_iter().filter(|name| scorecard.has(name, Extent::Quick))
+    static_checks::CHECKS.into_iter().map(|(name, _)| name).filter(|name| scorecard.has(name, Extent::Quick))
 }
 
 /// The checks of the running operator to run.
 fn of_runs(scorecard: &Scorecard) -> impl Iterator<Item = checks::NamedCheck> {
     let is_only_files = scorecard.command.is_empty() && scorecard.only.is_empty();
     let checks = checks::CHECKS.into_iter().filter(move |_| !is_only_files);
-    checks.filter(|(name, extent, _)| scorecard.has(name, *extent))
+    checks.filter(|(name, _, extent, _)| scorecard.has(name, *extent))
 }
 
 /// The names of the faults of a check, as `--only CHECK:FAULT` has them. They follow from runs of the operator without a fault.
@@ -141,7 +152,7 @@ async fn run_all(scorecard: &Scorecard, mut done: impl FnMut(&CheckResult)) -> R
     if !scorecard.and.is_empty() && runs(checks::two_operators::NAME) {
         reference.both().await?;
     }
-    let run = async |(name, _, run): checks::NamedCheck| {
+    let run = async |(name, _, _, run): checks::NamedCheck| {
         let started = Instant::now();
         let (verdict, journal) = journal::recorded(run(&reference)).await;
         let journal = journal.or_else(|| without_fault.clone());

@@ -16,8 +16,13 @@ use super::{
     snapshot::Mismatch,
 };
 
-/// In the order in which they run.
-pub(super) const NAMES: [&str; 4] = ["crd-schema", "sample-valid", "least-privilege", "bundle-valid"];
+/// The name of each check, and what it wants, in the order in which they run.
+pub(super) const CHECKS: [(&str, &str); 4] = [
+    ("crd-schema", "The schemas of the CRDs follow the conventions of Kubernetes."),
+    ("sample-valid", "The API server accepts the samples."),
+    ("least-privilege", "The Roles allow no more than the operator needs."),
+    ("bundle-valid", "The bundle has what OLM and its catalogs require."),
+];
 
 pub(super) async fn run(name: &str, scorecard: &Scorecard) -> Result<Verdict, CannotJudge> {
     match name {
@@ -25,7 +30,7 @@ pub(super) async fn run(name: &str, scorecard: &Scorecard) -> Result<Verdict, Ca
         "sample-valid" => sample_valid::check(scorecard).await,
         "least-privilege" => Ok(least_privilege::check(&scorecard.rbac, &scorecard.bundle)),
         "bundle-valid" => Ok(bundle_valid::check(&scorecard.bundle)),
-        _ => Err(CannotJudge(format!("{name:?} is not a check; there are {}", NAMES.join(", ")))),
+        _ => Err(CannotJudge(format!("{name:?} is not a check of files"))),
     }
 }
 

@@ -76,6 +76,8 @@ impl Controls {
     pub(super) fn offer(&self) -> Value {
         let Operator { user, restart, scorecard } = &self.operator;
         let checks = scorecard.as_ref().map(scorecard::selected).unwrap_or_default();
+        let checks: Vec<Value> =
+            checks.iter().map(|name| json!({"name": name, "summary": scorecard::summary(name)})).collect();
         json!({"user": user, "restart": restart.is_some(), "help": fault_help(), "checks": checks})
     }
 

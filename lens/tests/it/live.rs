@@ -324,6 +324,9 @@ async fn a_person_runs_a_check_and_reads_its_result() {
             chromium.click("#controls details:has([name=check]) > summary").await;
             chromium.click("#controls [name=check]").await;
             chromium.press(&format!("converges{ENTER}")).await;
+            let summary = "document.querySelector('#check-summary').textContent";
+            let summary = chromium.until(&format!("{summary}.includes('Two') && {summary}")).await;
+            assert_eq!(summary, scorecard::summary("converges"));
             chromium.click("#controls form:has([name=check]) button").await;
             let report = "document.querySelector('#controls details:has([name=check]) pre').textContent";
             let report = chromium.until(&format!("{report}.includes('converges') && {report}")).await;

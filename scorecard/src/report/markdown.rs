@@ -23,7 +23,8 @@ impl Report {
         }
         let found = |check: &&CheckResult| matches!(check.verdict.result, Outcome::Fail | Outcome::Warn);
         for check in self.checks.iter().filter(found) {
-            let _ = writeln!(text, "\n<details><summary><code>{}</code></summary>\n\n```text", check.name);
+            let (name, summary) = (check.name, crate::summary(check.name));
+            let _ = writeln!(text, "\n<details><summary><code>{name}</code> {summary}</summary>\n\n```text");
             for fact in &check.verdict.evidence {
                 let _ = writeln!(text, "{}", fact.to_string().replace("```", "'''"));
             }
