@@ -53,6 +53,7 @@ function add(news) {
 
 function tell(news) {
   report = news;
+  $("tool").textContent = [report.tool, report.version].filter(Boolean).join(" ");
   writes = new Map(report.writes.map((write) => [write.n, write]));
   isStale = true;
   refresh();
@@ -178,7 +179,8 @@ function result(entry) {
   const changed = entry.changedNothing ? "changed nothing" : names && `changed ${names}`;
   const version = entry.version && entry.version !== "0" ? `version ${entry.version}` : "";
   const from = entry.kind === "request" && entry.verb === "watch" ? queryOf(entry).get("resourceVersion") : null;
-  return [entry.status, changed, version, from && from !== "0" ? `from version ${from}` : "", entry.meaning].filter(Boolean).join(", ");
+  const status = entry.status === 410 ? "410: the version is too old, list again" : entry.status;
+  return [status, changed, version, from && from !== "0" ? `from version ${from}` : "", entry.meaning].filter(Boolean).join(", ");
 }
 
 const queryOf = ({ target }) => new URLSearchParams((target ?? "").split("?")[1]);
