@@ -190,14 +190,18 @@ fn reason(recording: &Recording, why: &Why<'_>) -> String {
     let Some(cause) = why.causes.first() else {
         return match (why.has_watch, why.is_retry) {
             (false, _) => "not known: this client has no watch".to_owned(),
-            (true, true) => format!("no event came {since}, which was refused"),
-            (true, false) => format!("no event came {since}: its start, or a timer"),
+            (true, true) => format!("likely tried again: no event came {since}, and that write was refused"),
+            (true, false) => format!("likely a timer, or the start of the client: no event came {since}"),
         };
     };
     let words = cause.words(recording);
     match (cause.relation, why.events) {
-        (Relation::Unrelated, _) => format!("perhaps {words}, which has nothing to do with it: or a timer"),
-        _ if why.can_share_cause_with(cause) => format!("likely {words}, or what caused that write"),
+        (Relation::Unrelated, _) => {
+            format!("perhaps {words}, which no ownerReference connects with the written object, or a timer")
+        }
+        _ if why.can_share_cause_with(cause) => {
+            format!("likely {words}, or the event that caused that write")
+        }
         (_, 1) => format!("{words}: the only event {since}"),
         (..) => format!("likely {words}"),
     }

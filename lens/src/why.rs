@@ -3,7 +3,7 @@
 //!
 //! Likelier are events of the writes of others, then those of the server's controllers, then echoes of its own writes, and last echoes of a
 //! status, which most clients ignore; of these, events of the object itself and of its owner, then of its children and siblings; of these, the
-//! latest. Events of objects that have nothing to do with it count only if there are no others.
+//! latest. Events of objects that no ownerReference connects with it count only if there are no others.
 
 use std::{
     cmp::Reverse,
@@ -172,7 +172,7 @@ impl Cause<'_> {
             Relation::Sibling => ", of the same owner",
         };
         let by = match (self.source, recording.write_of(self.event)) {
-            (Source::Itself, _) => ", by itself".to_owned(),
+            (Source::Itself, _) => ", by the client itself".to_owned(),
             (Source::Controller, _) => ", by a controller of the server".to_owned(),
             (Source::Other, Some(write)) => format!(", by {}", write.client),
             (Source::Other, None) => String::new(),

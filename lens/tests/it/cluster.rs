@@ -125,7 +125,7 @@ async fn an_operator_is_judged_in_a_cluster_as_without_one() {
         println!("{found}");
         let finding = "\n1. wakes-itself: pages writes pages.example.com/default/a ";
         assert!(found.contains(finding) && found.contains(": 200, changed .status.checks\n"), "{found}");
-        let why = "MODIFIED of pages.example.com/default/a, by itself: the only event since the cause of the client's last write to this object; ";
+        let why = "MODIFIED of pages.example.com/default/a, by the client itself: the only event since the cause of the client's last write to this object; ";
         assert!(found.contains(why), "{found}");
         drop(operator);
 

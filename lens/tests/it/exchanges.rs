@@ -62,7 +62,7 @@ async fn it_shows_requests_events_and_writes_with_their_causes() {
     ]);
     assert_eq!(shown.collect::<Value>(), expected);
     let text = report.text();
-    let writes = "  patch deployments.apps/a/web\n      perhaps ADDED of configmaps/a/web, which has nothing to do with it: or a timer; 100 ms after it\n";
+    let writes = "  patch deployments.apps/a/web\n      perhaps ADDED of configmaps/a/web, which no ownerReference connects with the written object, or a timer; 100 ms after it\n";
     assert!(text.starts_with("no findings\n") && text.contains(writes), "{text}");
     assert!(text.contains("  patch deployments.apps/a/web: nothing changed\n"), "{text}");
     // One client, and no date.
@@ -144,14 +144,14 @@ fn a_reason_says_since_when_an_event_is_the_only_one_or_missing() {
             lines.clone(),
             [
                 "ADDED of configmaps/a/web: the only event before this write",
-                "no event came since the cause of the client's last write to this object: its start, or a timer",
+                "likely a timer, or the start of the client: no event came since the cause of the client's last write to this object",
             ],
         ),
         (
             without("ADDED"),
             [
-                "no event came before this write: its start, or a timer",
-                "no event came since the client's last write to this object: its start, or a timer",
+                "likely a timer, or the start of the client: no event came before this write",
+                "likely a timer, or the start of the client: no event came since the client's last write to this object",
             ],
         ),
         (without("exchange\":4"), [unknown; 2]),

@@ -326,11 +326,11 @@ fn one_event_may_cause_several_writes_and_an_own_status_causes_few() {
     assert_eq!(
         reasons,
         [
-            "no event came before this write: its start, or a timer",
-            "likely MODIFIED of pages/default/a, its owner, by itself, or what caused that write",
-            "likely ADDED of maps/default/b, by itself, or what caused that write",
-            "MODIFIED of maps/default/b, by itself: the only event since the cause of the client's last write to this object",
-            "likely MODIFIED of maps/default/b, of the same owner, by itself, or what caused that write",
+            "likely a timer, or the start of the client: no event came before this write",
+            "likely MODIFIED of pages/default/a, its owner, by the client itself, or the event that caused that write",
+            "likely ADDED of maps/default/b, by the client itself, or the event that caused that write",
+            "MODIFIED of maps/default/b, by the client itself: the only event since the cause of the client's last write to this object",
+            "likely MODIFIED of maps/default/b, of the same owner, by the client itself, or the event that caused that write",
         ]
     );
 }
@@ -432,7 +432,7 @@ async fn an_audit_log_of_kube_apiserver_names_the_loop_as_well() {
     .await;
     println!("{text}");
     assert!(text.contains("1. wakes-itself: lens (pages) writes pages.example.com/default/a "), "{text}");
-    assert!(text.contains("MODIFIED of pages.example.com/default/a, by itself"), "{text}");
+    assert!(text.contains("MODIFIED of pages.example.com/default/a, by the client itself"), "{text}");
 }
 
 #[test]

@@ -114,8 +114,10 @@ async fn a_person_finds_the_loop_its_cause_and_the_life_of_the_object() {
         let arrow = format!("{} {}", event.as_str().unwrap(), write.as_str().unwrap());
         assert_eq!(browser.get("document.querySelector('canvas').dataset.arrow").await, arrow);
         let detail = browser.get("document.querySelector('#detail').textContent").await;
-        for words in ["changed .status.checks (pages)", "MODIFIED of pages.example.com/default/a, by itself"]
-        {
+        for words in [
+            "changed .status.checks (pages)",
+            "MODIFIED of pages.example.com/default/a, by the client itself",
+        ] {
             assert!(detail.as_str().unwrap().contains(words), "{detail}");
         }
         assert_eq!(
