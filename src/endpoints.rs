@@ -108,35 +108,67 @@ impl Endpoint {
     pub(crate) async fn serve(self, cluster: Cluster) -> Infallible {
         let Endpoint { what, listener } = self;
         let what = Arc::new(what);
-        let (mut connections, mut oldest) = (JoinSet::new(), VecDeque::<AbortHandle>::new());
+        let mut connections = Connections::new(CONNECTIONS_MAX);
+        loop {
+            let stream = connections.accept(&listener).await;
+            let (what, cluster) = (Arc::clone(&what), cluster.clone());
+            connections.spawn(async move {
+                let ended = timeout(CONNECTION_LIMIT, what.connection(stream, &cluster)).await;
+                ended.unwrap_or_else(|_| Err("it took too long".into()))
+            });
+        }
+    }
+}
+
+/// The connections to one address.
+pub(crate) struct Connections {
+    tasks: JoinSet<()>,
+    oldest: VecDeque<AbortHandle>,
+    max: usize,
+}
+
+impl Connections {
+    pub(crate) fn new(max: usize) -> Connections {
+        Connections { tasks: JoinSet::new(), oldest: VecDeque::new(), max }
+    }
+
+    /// The next connection. If there are too many, the oldest one ends.
+    pub(crate) async fn accept(&mut self, listener: &TcpListener) -> TcpStream {
         loop {
             tokio::select! {
-                Some(ended) = connections.join_next() => {
-                    oldest.retain(|connection| !connection.is_finished());
+                Some(ended) = self.tasks.join_next() => {
+                    self.oldest.retain(|connection| !connection.is_finished());
                     if let Err(join) = ended && join.is_panic() {
                         error!(%join, "an endpoint panicked");
                     }
                 }
                 accepted = listener.accept() => {
-                    if oldest.len() >= CONNECTIONS_MAX && let Some(oldest) = oldest.pop_front() {
+                    if self.oldest.len() >= self.max && let Some(oldest) = self.oldest.pop_front() {
                         oldest.abort();
                     }
-                    let Ok((stream, peer)) = accepted else {
+                    match accepted {
+                        Ok((stream, _)) => return stream,
                         // Usually no file descriptor is free. One may be free after a connection has ended.
-                        sleep(Duration::from_millis(100)).await;
-                        continue;
-                    };
-                    let (what, cluster) = (Arc::clone(&what), cluster.clone());
-                    let connection = connections.spawn(async move {
-                        let ended = timeout(CONNECTION_LIMIT, what.connection(stream, &cluster)).await;
-                        if let Err(error) = ended.unwrap_or_else(|_| Err("it took too long".into())) {
-                            debug!(%peer, error, "connection ended");
-                        }
-                    });
-                    oldest.push_back(connection);
+                        Err(_) => sleep(Duration::from_millis(100)).await,
+                    }
                 }
             }
         }
+    }
+
+    pub(crate) fn spawn(&mut self, connection: impl Future<Output = Result<(), String>> + Send + 'static) {
+        let task = self.tasks.spawn(async {
+            if let Err(error) = connection.await {
+                debug!(error, "connection ended");
+            }
+        });
+        self.oldest.push_back(task);
+    }
+
+    /// Waits until all have ended.
+    #[cfg(feature = "webhook")]
+    pub(crate) async fn ended(mut self) {
+        while self.tasks.join_next().await.is_some() {}
     }
 }
 
@@ -208,4 +240,32 @@ fn answer(status: StatusCode, media_type: &'static str, body: impl Into<Bytes>) 
     *answer.status_mut() = status;
     answer.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static(media_type));
     answer
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use tokio::io::AsyncReadExt;
+
+    use super::*;
+
+    /// Webhooks stopped accepting at their limit, until one of the clients went away.
+    #[tokio::test]
+    async fn if_there_are_too_many_connections_the_oldest_one_ends() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a free port");
+        let address = listener.local_addr().expect("an address");
+        let mut connections = Connections::new(2);
+        let mut clients = Vec::new();
+        for _ in 0..3 {
+            clients.push(TcpStream::connect(address).await.expect("a connection"));
+            let stream = connections.accept(&listener).await;
+            connections.spawn(async move {
+                let _stream = stream;
+                pending().await
+            });
+        }
+        assert_eq!(clients[0].read(&mut [0]).await.expect("an end"), 0);
+        assert_eq!(connections.oldest.len(), 2);
+    }
 }

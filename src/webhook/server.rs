@@ -30,11 +30,11 @@ use tokio::{
     time::{sleep, timeout},
 };
 use tokio_rustls::TlsAcceptor;
-use tracing::{debug, error};
+use tracing::error;
 
 use super::{Answers, metrics::WebhookMetrics};
 use crate::{
-    endpoints::{Certificate, listen_at},
+    endpoints::{Certificate, Connections, listen_at},
     locked,
     resource::from_json,
     shutdown::Stop,
@@ -102,7 +102,7 @@ impl Server {
     pub(super) async fn serve(self, stop: Stop) {
         let Server { listener, answering, source } = self;
         let end = Arc::new(Notify::new());
-        let mut connections = JoinSet::new();
+        let mut connections = Connections::new(CONNECTIONS_MAX);
         let mut stopped = pin!(async {
             stop.requested().await;
             answering.is_stopping.store(true, Ordering::Relaxed);
@@ -111,24 +111,14 @@ impl Server {
         loop {
             tokio::select! {
                 () = &mut stopped => break,
-                Some(ended) = connections.join_next() => if let Ok(Err(error)) = ended {
-                    debug!(error, "connection ended");
-                },
-                accepted = listener.accept(), if connections.len() < CONNECTIONS_MAX => {
-                    let Ok((stream, _)) = accepted else {
-                        // Usually no file descriptor is free. One may be free after a connection has ended.
-                        sleep(Duration::from_millis(100)).await;
-                        continue;
-                    };
-                    // Before the first certificate, nobody can be answered.
-                    if let Some(acceptor) = source.acceptor() {
-                        connections.spawn(connection(stream, acceptor, Arc::clone(&answering), Arc::clone(&end)));
-                    }
+                // Before the first certificate, nobody can be answered.
+                stream = connections.accept(&listener) => if let Some(acceptor) = source.acceptor() {
+                    connections.spawn(connection(stream, acceptor, Arc::clone(&answering), Arc::clone(&end)));
                 }
             }
         }
         end.notify_waiters();
-        drop(timeout(REVIEW_LIMIT, connections.join_all()).await);
+        drop(timeout(REVIEW_LIMIT, connections.ended()).await);
     }
 }
 
