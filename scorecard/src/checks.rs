@@ -225,6 +225,20 @@ fn failure(verdict: Verdict, late: &mut Option<Verdict>) -> Option<Verdict> {
     None
 }
 
+/// Whether something fails in a settled run without a fault as well. Kills the operator of the run that failed.
+async fn fails_without_fault(
+    reference: &Reference<'_>,
+    failed: &mut Lab<'_>,
+    run: impl AsyncFn(&mut Lab<'_>) -> Result<Verdict, CannotJudge>,
+) -> Result<bool, CannotJudge> {
+    // Not beside the other run: the operator may be one that cannot run twice.
+    failed.kill().await;
+    let mut without = reference.settled().await?;
+    let verdict = run(&mut without).await?;
+    without.end().await;
+    Ok(verdict.result == Outcome::Fail)
+}
+
 /// Runs a fault, and once more if it fails: a failure that shows only once may have another cause.
 async fn judged_twice(run: impl AsyncFn() -> Result<Verdict, CannotJudge>) -> Result<Verdict, CannotJudge> {
     let (verdict, journal) = journal::recorded(run()).await;
