@@ -17,7 +17,7 @@ use listwatch_scorecard::{self as scorecard, CannotJudge, CheckResult, Extent, O
 use serde_json::{Value, json};
 
 /// The bugs, the check that finds each, and what it says.
-const BUGS: [(&str, &str, &str); 72] = [
+const BUGS: [(&str, &str, &str); 73] = [
     ("panics", "converges", "panicked at"),
     ("polls", "quiet", " requests in "),
     ("spins", "quiet", " s of CPU time in "),
@@ -38,6 +38,11 @@ const BUGS: [(&str, &str, &str); 72] = [
     ("ready-is-for-ever", "repairs-drift", "configmaps/default/a deleted: configmaps/default/a is missing"),
     ("does-not-watch-services", "repairs-drift", " (repaired after another change)"),
     ("trusts-secrets", "repairs-drift", "secrets/default/a .data.password is \"<hash "),
+    (
+        "repairs-in-vain",
+        "repairs-drift",
+        "configmaps/default/a .data.image changed: configmaps/default/a .data.image is \"drift\"",
+    ),
     ("no-owner", "deletes-cleanly", "deleted when settled (Background): still there: secrets/default/a"),
     (
         "needs-what-it-deletes",
@@ -583,6 +588,14 @@ async fn a_change_that_is_never_applied_is_not_a_matter_of_long_lists() {
     let verdict = &report.checks[0].verdict;
     assert_eq!(verdict.result, Outcome::Pass, "{verdict:?}");
     assert!(verdict.reason.contains(".spec.title changed from "), "{verdict:?}");
+}
+
+/// Each of its repairs is refused, also without a fault. The checks said that their fault was the cause.
+#[tokio::test]
+async fn a_child_that_is_never_repaired_is_a_matter_of_repairs_drift_alone() {
+    let only = ["conflicts", "refused-writes"].map(str::to_owned).into();
+    let report = scorecard::run(&Scorecard { only, ..impatient("repairs-in-vain") }, |_| {}).await.unwrap();
+    assert!(report.checks.iter().all(|check| check.verdict.result == Outcome::Pass), "{report:?}");
 }
 
 /// A broken operator never repairs its fault, so a short patience changes no result.
