@@ -212,7 +212,7 @@ fn no_webhooks() -> Verdict {
 }
 
 fn no_children() -> Verdict {
-    Verdict::new(Outcome::Skip, "no deleted child comes back under its name")
+    Verdict::new(Outcome::Skip, "no deleted child comes back as it was, under its name")
 }
 
 /// The failure that ends a check. A warning is kept in `late`.

@@ -330,7 +330,7 @@ impl<'a> Reference<'a> {
         Ok(None)
     }
 
-    /// As [`Reference::settled`], with the children that the operator creates again after their deletion.
+    /// As [`Reference::settled`], with the children that the operator creates again, as they were, after their deletion.
     pub(super) async fn settled_with_repaired(&self) -> Result<(Lab<'a>, &[ChildKey]), CannotJudge> {
         // Not beside the run: the operator may be one that cannot run twice.
         let repaired = self.repaired().await?;
@@ -347,8 +347,18 @@ impl<'a> Reference<'a> {
             lab.delete_children(&children).await;
             lab.settle().await?;
             let all = children.clone();
-            let missing = lab.lasting(|lab| lab.missing(&all)).await?;
-            children.retain(|child| !missing.contains(child));
+            let wrong = |lab: &Lab<'_>| {
+                let (differences, mut wrong) =
+                    (self.state.differences(&lab.snapshot(), &self.mask), lab.missing(&all));
+                let differs = |child: &&ChildKey| {
+                    let name = format!("{}/{}", child.resource, child.key);
+                    differences.iter().any(|difference| difference.object == name)
+                };
+                wrong.extend(all.iter().filter(differs).cloned());
+                wrong
+            };
+            let wrong = lab.lasting(wrong).await?;
+            children.retain(|child| !wrong.contains(child));
             self.give_back(lab).await;
             Ok(children)
         });

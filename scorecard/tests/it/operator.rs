@@ -830,7 +830,9 @@ impl Operator {
         if is_of_version_0 && self.has("empties-what-it-upgrades") {
             child["data"]["text"] = "".into();
         }
-        if contains(found, &child) || self.has("trusts-secrets") && kind == "secrets" {
+        let is_forgotten =
+            self.has("forgets-texts") && kind == "configmaps" && found["data"]["text"].is_null();
+        if contains(found, &child) || is_forgotten || self.has("trusts-secrets") && kind == "secrets" {
             return true;
         }
         if self.has("repairs-in-vain") && found["data"]["image"] == "drift" {
@@ -864,7 +866,14 @@ impl Operator {
         if self.has("backs-off-from-deletions") && created > DELETIONS_MAX {
             return true;
         }
-        let (code, mut answer) = self.send_new(kind, &path, child).await;
+        let (mut child, uid) = (child.clone(), page["metadata"]["uid"].to_string());
+        if kind == "configmaps"
+            && self.has("forgets-texts")
+            && self.first_texts.lock().unwrap().contains_key(&uid)
+        {
+            child["data"].as_object_mut().map(|data| data.remove("text"));
+        }
+        let (code, mut answer) = self.send_new(kind, &path, &child).await;
         let name = child["metadata"]["name"].as_str().unwrap();
         while self.has("insists-on-its-labels") && !answer["metadata"]["labels"].is_null() {
             let patch = json!({"metadata": {"labels": null}});
@@ -874,6 +883,9 @@ impl Operator {
             self.caches.lock().unwrap().entry(kind).or_default().insert(key(page), answer.clone());
         }
         if code == 201 {
+            if self.has("forgets-texts") && kind == "configmaps" {
+                self.first_texts.lock().unwrap().insert(uid, String::new());
+            }
             *self.created.lock().unwrap().entry((kind, key(page))).or_default() += 1;
         } else {
             self.expected.lock().unwrap().remove(&(kind, key(page)));
