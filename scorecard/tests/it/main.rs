@@ -17,7 +17,7 @@ use listwatch_scorecard::{self as scorecard, CannotJudge, CheckResult, Extent, O
 use serde_json::{Value, json};
 
 /// The bugs, the check that finds each, and what it says.
-const BUGS: [(&str, &str, &str); 74] = [
+const BUGS: [(&str, &str, &str); 75] = [
     ("panics", "converges", "panicked at"),
     ("polls", "quiet", " requests in "),
     ("spins", "quiet", " s of CPU time in "),
@@ -68,6 +68,11 @@ const BUGS: [(&str, &str, &str); 74] = [
         "first-text-is-for-ever",
         "applies-spec-changes",
         ".spec.text changed from \"hello\" to \"hello-x\": configmaps/default/a .data.text is \"hello\"",
+    ),
+    (
+        "changes-images-once",
+        "applies-spec-changes",
+        ".spec.image changed from \"web:1\" to \"web:scorecard\" and back: configmaps/default/a .data.image is \"web:scorecard\"",
     ),
     ("skips-generations", "changes-in-a-row", ": configmaps/default/a .data."),
     (
@@ -601,6 +606,17 @@ async fn a_child_that_is_never_repaired_is_a_matter_of_repairs_drift_alone() {
     let only = ["conflicts", "refused-writes"].map(str::to_owned).into();
     let report = scorecard::run(&Scorecard { only, ..impatient("repairs-in-vain") }, |_| {}).await.unwrap();
     assert!(report.checks.iter().all(|check| check.verdict.result == Outcome::Pass), "{report:?}");
+}
+
+/// A right value does not come back either. The check said that the mistake was the cause.
+#[tokio::test]
+async fn a_field_that_is_never_changed_back_is_not_a_matter_of_mistakes() {
+    let only = vec!["comes-back".to_owned()];
+    let report =
+        scorecard::run(&Scorecard { only, ..impatient("changes-images-once") }, |_| {}).await.unwrap();
+    let verdict = &report.checks[0].verdict;
+    assert_eq!(verdict.result, Outcome::Skip, "{verdict:?}");
+    assert!(verdict.reason.ends_with("see applies-spec-changes"), "{verdict:?}");
 }
 
 /// It comes back with less in it, also without a fault. Each check that deletes children failed.

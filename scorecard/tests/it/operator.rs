@@ -97,6 +97,8 @@ pub struct Operator {
     created: Mutex<BTreeMap<(&'static str, Key), usize>>,
     /// The first text of each Page, by its uid.
     first_texts: Mutex<BTreeMap<String, String>>,
+    /// The first two images of each Page, by its uid.
+    images: Mutex<BTreeMap<String, Vec<Value>>>,
     /// The first colour that each Page got, by its uid.
     first_colours: Mutex<BTreeMap<String, Value>>,
     /// The ConfigMaps of shards that came with a change.
@@ -225,6 +227,7 @@ impl Operator {
             created: Mutex::default(),
             generations: Mutex::default(),
             first_texts: Mutex::default(),
+            images: Mutex::default(),
             first_colours: Mutex::default(),
             added: Mutex::default(),
             is_throttled: AtomicBool::new(false),
@@ -957,6 +960,15 @@ impl Operator {
             None if self.has("needs-an-image") => panic!("no image"),
             image => image.unwrap_or("web:1"),
         };
+        let mut image = json!(image);
+        if self.has("changes-images-once") {
+            let mut images = self.images.lock().unwrap();
+            let images = images.entry(uid.to_string()).or_default();
+            if images.len() < 2 && !images.contains(&image) {
+                images.push(image);
+            }
+            image = images[images.len() - 1].clone();
+        }
         let mut text = page["spec"]["text"].as_str().unwrap_or_default().to_owned();
         if self.has("first-text-is-for-ever") {
             text = self.first_texts.lock().unwrap().entry(uid.to_string()).or_insert(text).clone();
