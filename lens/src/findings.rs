@@ -684,14 +684,16 @@ fn keeps_its_finalizer(case: &Case<'_>) -> Vec<Found> {
         let finalizer = finalizers.find(|(_, setter)| setter.client == case.client);
         own.extend(finalizer.map(|((_, key), setter)| (object, (key, setter))));
     }
-    let is_deletion = |event: &Event| {
-        let write = case.recording.write_of(event);
-        write.is_some_and(|write| !write.value["metadata"]["deletionTimestamp"].is_null())
-    };
+    let last: BTreeMap<&str, &Write> =
+        case.recording.writes.iter().map(|write| (&*write.object, write)).collect();
+    let is_deletion = |write: &Write| !write.value["metadata"]["deletionTimestamp"].is_null();
+    own.retain(|object, _| last.get(object).is_some_and(|last| is_deletion(last)));
     let mut told: BTreeMap<&str, &Event> = BTreeMap::new();
-    for (event, _) in case.events().filter(|(event, _)| own.contains_key(&*event.object)) {
-        if !told.contains_key(&*event.object) && is_deletion(event) {
-            told.insert(&event.object, event);
+    for (event, _) in case.events() {
+        // An older event is of an earlier object of this name.
+        let is_own = own.get(&*event.object).is_some_and(|(_, setter)| event.version > setter.version);
+        if is_own && case.recording.write_of(event).is_some_and(is_deletion) {
+            told.entry(&event.object).or_insert(event);
         }
     }
     let mut acts: BTreeMap<&str, &Request> = BTreeMap::new();

@@ -1,14 +1,19 @@
 //! What is no finding, although it looks like one.
 
-use listwatch_lens::{Recording, Report};
+use listwatch_lens::{Recording, Report, Severity};
 use serde_json::{Value, json};
 
 /// The names of the findings about the client `pages` in a record with these lines. Each has its second, which is also its id and its version.
-fn found(lines: &[Value]) -> Vec<&'static str> {
+fn found(lines: &[Value]) -> Vec<String> {
     let text = lines.iter().map(|line| format!("{line}\n")).collect::<String>();
     let mut recording = Recording::read(&[("a".to_owned(), text)]).unwrap();
     recording.runs_until = Some(humantime::parse_rfc3339("2026-01-01T00:01:00Z").unwrap());
-    Report::of(&recording).findings.into_iter().map(|finding| finding.rule).collect()
+    let findings = Report::of(&recording).findings.into_iter();
+    let names = findings.map(|finding| match finding.severity {
+        Severity::Problem => finding.rule.to_owned(),
+        Severity::Note => format!("{} (note)", finding.rule),
+    });
+    names.collect()
 }
 
 fn time(second: u32) -> String {
@@ -36,46 +41,87 @@ const WATCH: &str = "watch=1&resourceVersion=1&allowWatchBookmarks=true&timeoutS
 
 #[test]
 fn only_an_update_without_a_label_of_another_client_takes_it_away() {
-    let case = |setter: &str, key: &str, method: &str, is_known: bool| {
-        let (path, labels) = (format!(".metadata.labels.{key}"), json!({"labels": {key: "1"}}));
-        let set = if is_known { path.as_str() } else { ".spec" };
-        found(&[
+    let lines = |setter: &str, (field, key): (&str, &str), method: &str| {
+        let path = format!(".metadata.{field}.{key}");
+        vec![
             request(1, setter, "PATCH", ""),
-            write(1, set, labels),
+            write(1, &path, json!({field: {key: "1"}})),
             request(2, "pages", method, ""),
             write(2, &path, json!({})),
-        ])
+        ]
     };
-    assert_eq!(case("jane", "team", "PUT", true), ["takes-away"]);
-    assert_eq!(case("jane", "example.org/team", "PUT", true), ["takes-away"]);
-    assert!(case("pages", "team", "PUT", true).is_empty(), "its own");
-    assert!(case("jane", "team", "PATCH", true).is_empty(), "a patch that names it");
-    assert!(case("jane", "pages.example.com/restart", "PUT", true).is_empty(), "its domain: an order");
-    assert!(case("jane", "team", "PUT", false).is_empty(), "who set it is not known");
+    let case = |setter: &str, mark: (&str, &str), method: &str| found(&lines(setter, mark, method));
+    let team = ("labels", "team");
+    assert_eq!(case("jane", team, "PUT"), ["takes-away"]);
+    assert_eq!(case("jane", ("labels", "example.org/team"), "PUT"), ["takes-away"]);
+    assert!(case("pages", team, "PUT").is_empty(), "its own");
+    assert!(case("jane", team, "PATCH").is_empty(), "a patch that names it");
+    assert!(case("jane", ("labels", "pages.example.com/restart"), "PUT").is_empty(), "its domain: an order");
+
+    let mut unknown = lines("jane", team, "PUT");
+    unknown[1]["changed"] = json!([".spec"]);
+    assert!(found(&unknown).is_empty(), "who set it is not known");
+}
+
+fn told(second: u32, event: &str) -> Value {
+    json!({"watch": 1, "time": time(second), "event": event, "object": "default/a", "resourceVersion": second.to_string()})
+}
+
+fn deleted(second: u32, finalizers: &[&str]) -> Value {
+    write(
+        second,
+        ".metadata.deletionTimestamp",
+        json!({"uid": "1", "finalizers": finalizers, "deletionTimestamp": time(second)}),
+    )
+}
+
+const FINALIZER: &str = "example.com/page";
+
+/// A client sets a finalizer, and a watch tells `pages` that the object is being deleted.
+fn deletion(setter: &str) -> Vec<Value> {
+    vec![
+        request(1, "pages", "GET", WATCH),
+        request(2, "jane", "POST", ""),
+        write(2, "", json!({"uid": "1"})),
+        request(3, setter, "PATCH", ""),
+        write(3, ".metadata.finalizers", json!({"uid": "1", "finalizers": [FINALIZER]})),
+        request(4, "jane", "DELETE", ""),
+        deleted(4, &[FINALIZER]),
+        told(4, "MODIFIED"),
+    ]
 }
 
 #[test]
 fn a_finalizer_may_stay_while_its_client_works_or_is_gone() {
-    let finalizers = || json!({"finalizers": ["example.com/page"]});
-    let mut deleted = finalizers();
-    deleted["deletionTimestamp"] = time(3).into();
-    let told = |event: &str, second: u32| json!({"watch": 1, "time": time(second), "event": event, "object": "default/a", "resourceVersion": "3"});
-    let lines = |setter: &str| {
-        vec![
-            request(1, "pages", "GET", WATCH),
-            request(2, setter, "PATCH", ""),
-            write(2, ".metadata.finalizers", finalizers()),
-            request(3, "jane", "DELETE", ""),
-            write(3, ".metadata.deletionTimestamp", deleted.clone()),
-            told("MODIFIED", 3),
-        ]
-    };
-    let with = |more: &[Value]| found(&[&lines("pages"), more].concat());
-    assert_eq!(with(&[]), ["keeps-its-finalizer"]);
-    assert_eq!(with(&[request(29, "pages", "PATCH", "")]), ["keeps-its-finalizer"]);
+    let with = |more: &[Value]| found(&[&deletion("pages"), more].concat());
+    assert_eq!(with(&[]), ["keeps-its-finalizer (note)"]);
+    assert_eq!(with(&[request(29, "pages", "PATCH", "")]), ["keeps-its-finalizer (note)"]);
     assert!(with(&[request(31, "pages", "PATCH", "")]).is_empty(), "less than 30 s ago");
-    assert!(with(&[told("CLOSED", 4)]).is_empty(), "it has ended");
-    assert!(found(&lines("jane")).is_empty(), "another client's");
+    assert!(with(&[told(5, "CLOSED")]).is_empty(), "it has ended");
+    let mut refused = request(6, "pages", "GET", WATCH);
+    refused["status"] = 403.into();
+    assert_eq!(with(&[told(5, "CLOSED"), refused]), ["forbidden"], "it is told nothing");
+    assert!(found(&deletion("jane")).is_empty(), "another client's");
+}
+
+/// A report named the finalizer of a new object that had the name of a deleted one.
+#[test]
+fn a_finalizer_of_a_new_object_stays() {
+    let mut gone = deleted(5, &[]);
+    gone["type"] = "DELETED".into();
+    let finalizers = json!({"uid": "2", "finalizers": [FINALIZER]});
+    let again = [
+        request(5, "pages", "PATCH", ""),
+        gone,
+        request(6, "jane", "POST", ""),
+        write(6, "", json!({"uid": "2"})),
+        request(7, "pages", "PATCH", ""),
+        write(7, ".metadata.finalizers", finalizers),
+    ];
+    let again = [&deletion("pages"), &again[..]].concat();
+    assert!(found(&again).is_empty());
+    let end = [request(8, "jane", "DELETE", ""), deleted(8, &[FINALIZER]), told(8, "MODIFIED")];
+    assert_eq!(found(&[again, end.to_vec()].concat()), ["keeps-its-finalizer (note)"]);
 }
 
 #[test]
