@@ -367,37 +367,40 @@ fn longest_turns<'s, 'a>(writes: &'s [&'a Write], path: &str) -> &'s [&'a Write]
 /// A label, an annotation or a finalizer: `label`, `team`.
 type Mark = (&'static str, String);
 
-/// The marks of each object, and the write that set each. Not those of before the recording.
-type Marks<'a> = BTreeMap<&'a str, BTreeMap<Mark, &'a Write>>;
+/// The marks of each object, and the write that was the last to set each. `None`: it was set before the recording.
+type Marks<'a> = BTreeMap<&'a str, BTreeMap<Mark, Option<&'a Write>>>;
 
-/// Which marks there are at the end. Each that an update removes goes to `lost`, with the write that set it.
+/// Which marks there are at the end. Each that a write removes goes to `lost`, with the write that set it.
 fn marks<'a>(recording: &'a Recording, mut lost: impl FnMut(&'a Write, Mark, &'a Write)) -> Marks<'a> {
     let mut objects = Marks::new();
     for write in &recording.writes {
-        let known = objects.entry(&write.object).or_default();
-        let mut found = BTreeMap::new();
+        let before = objects.remove(&*write.object);
+        let mut marks = BTreeMap::new();
         for (what, field) in [("label", "labels"), ("annotation", "annotations"), ("finalizer", "finalizers")]
         {
             let (value, path) = (&write.value["metadata"][field], format!(".metadata.{field}"));
             let keys = value.as_object().into_iter().flat_map(|marks| marks.keys().map(String::as_str));
             for key in keys.chain(value.as_array().into_iter().flatten().filter_map(Value::as_str)) {
-                let is_set = |changed: &String| {
-                    *changed == path
-                        || *changed == format!("{path}.{key}")
-                        || changed.starts_with(&format!("{path}["))
+                let mark = (what, key.to_owned());
+                let is_path = |changed: &String| *changed == path || *changed == format!("{path}.{key}");
+                let former = before.as_ref().map(|before| before.get(&mark));
+                let is_set = match what {
+                    _ if write.event == "ADDED" => true,
+                    // The path names the list alone.
+                    "finalizer" => matches!(former, Some(None)),
+                    _ => write.changed.iter().any(is_path),
                 };
-                let is_set = write.event == "ADDED" || write.changed.iter().any(is_set);
-                found.insert((what, key.to_owned()), is_set);
+                let setter = if is_set { Some(write) } else { former.flatten().copied().flatten() };
+                marks.insert(mark, setter);
             }
         }
-        for (mark, setter) in known.extract_if(.., |mark, _| !found.contains_key(mark)) {
-            lost(write, mark, setter);
+        for (mark, setter) in before.into_iter().flatten().filter(|(mark, _)| !marks.contains_key(mark)) {
+            if let Some(setter) = setter {
+                lost(write, mark, setter);
+            }
         }
-        for (mark, _) in found.into_iter().filter(|(_, is_set)| *is_set) {
-            known.entry(mark).or_insert(write);
-        }
-        if write.event == "DELETED" {
-            objects.remove(&*write.object);
+        if write.event != "DELETED" {
+            objects.insert(&write.object, marks);
         }
     }
     objects
@@ -678,11 +681,16 @@ fn keeps_its_finalizer(case: &Case<'_>) -> Vec<Found> {
     if !case.watches().any(|watch| !ends.contains_key(&watch.id)) {
         return Vec::new();
     }
+    // The server adds these for its own controllers.
+    let is_of_server =
+        |key: &str| ["foregroundDeletion", "orphan"].contains(&key) || key.starts_with("kubernetes.io/");
     let mut own: BTreeMap<&str, (String, &Write)> = BTreeMap::new();
     for (object, marks) in marks(case.recording, |_, _, _| {}) {
-        let mut finalizers = marks.into_iter().filter(|((what, _), _)| *what == "finalizer");
-        let finalizer = finalizers.find(|(_, setter)| setter.client == case.client);
-        own.extend(finalizer.map(|((_, key), setter)| (object, (key, setter))));
+        let mut finalizers = marks.into_iter().filter_map(|((what, key), setter)| {
+            let setter = setter.filter(|setter| setter.client == case.client)?;
+            (what == "finalizer" && !is_of_server(&key)).then_some((key, setter))
+        });
+        own.extend(finalizers.next().map(|finalizer| (object, finalizer)));
     }
     let last: BTreeMap<&str, &Write> =
         case.recording.writes.iter().map(|write| (&*write.object, write)).collect();

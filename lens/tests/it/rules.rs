@@ -61,6 +61,16 @@ fn only_an_update_without_a_label_of_another_client_takes_it_away() {
     let mut unknown = lines("jane", team, "PUT");
     unknown[1]["changed"] = json!([".spec"]);
     assert!(found(&unknown).is_empty(), "who set it is not known");
+
+    let set_again = [
+        request(1, "jane", "PATCH", ""),
+        write(1, ".metadata.labels.team", json!({"labels": {"team": "web"}})),
+        request(2, "pages", "PATCH", ""),
+        write(2, ".metadata.labels.team", json!({"labels": {"team": "api"}})),
+        request(3, "pages", "PUT", ""),
+        write(3, ".metadata.labels.team", json!({})),
+    ];
+    assert!(found(&set_again).is_empty(), "it was the last to set it");
 }
 
 fn told(second: u32, event: &str) -> Value {
@@ -122,6 +132,37 @@ fn a_finalizer_of_a_new_object_stays() {
     assert!(found(&again).is_empty());
     let end = [request(8, "jane", "DELETE", ""), deleted(8, &[FINALIZER]), told(8, "MODIFIED")];
     assert_eq!(found(&[again, end.to_vec()].concat()), ["keeps-its-finalizer (note)"]);
+}
+
+#[test]
+fn a_client_owns_only_the_finalizers_that_it_adds() {
+    let case = |first: Value, lines: &[Value]| {
+        found(&[&[request(1, "pages", "GET", WATCH), first], lines, &[told(4, "MODIFIED")]].concat())
+    };
+    let created = |finalizer: &str| write(2, "", json!({"finalizers": [finalizer]}));
+    let foreground = deleted(4, &["example.org/a", "foregroundDeletion"]);
+    let mut foreground = [request(4, "pages", "DELETE", ""), foreground];
+    foreground[1]["changed"] = json!([".metadata.deletionTimestamp", ".metadata.finalizers"]);
+    assert!(case(created("example.org/a"), &foreground).is_empty(), "the server's");
+
+    let claim = "kubernetes.io/pvc-protection";
+    let creates = |finalizer: &str| [request(2, "pages", "POST", ""), deleted(4, &[finalizer])];
+    assert!(case(created(claim), &creates(claim)).is_empty(), "an admission plugin's");
+    assert_eq!(case(created(FINALIZER), &creates(FINALIZER)), ["keeps-its-finalizer (note)"]);
+
+    let updated = write(2, ".spec", json!({"finalizers": ["example.org/a"]}));
+    let adds_and_removes = [
+        request(3, "pages", "PATCH", ""),
+        write(3, ".metadata.finalizers", json!({"finalizers": ["example.org/a", FINALIZER]})),
+        deleted(4, &["example.org/a", FINALIZER]),
+        request(5, "pages", "PATCH", ""),
+        write(
+            5,
+            ".metadata.finalizers",
+            json!({"finalizers": ["example.org/a"], "deletionTimestamp": time(4)}),
+        ),
+    ];
+    assert!(case(updated, &adds_and_removes).is_empty(), "one of before");
 }
 
 #[test]
