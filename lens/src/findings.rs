@@ -716,14 +716,21 @@ fn keeps_its_finalizer(case: &Case<'_>) -> Vec<Found> {
     let found = told.into_iter().filter_map(|(object, told)| {
         let ((key, setter), act) = (&own[object], acts.get(object).copied());
         let idle = between(act.map_or(told.time, |act| act.received), alive);
-        if idle < CLEANUP_MAX {
+        let uid = &last[object].value["metadata"]["uid"];
+        // The client may wait for the end of a child, or for what another client does with it.
+        let changes = |child: &&Write| {
+            let mut owners = child.value["metadata"]["ownerReferences"].as_array().into_iter().flatten();
+            let is_new = between(child.time, alive) < CLEANUP_MAX;
+            owners.any(|owner| owner["uid"] == *uid) && (is_new || child.event != "DELETED" && is_deletion(child))
+        };
+        if idle < CLEANUP_MAX || last.values().any(changes) {
             return None;
         }
         let set = case.recording.request(setter.request).map(|set| case.request_entry(set));
         let act = act.map(|act| case.request_entry(act));
         Some(Found {
             text: format!("keeps its finalizer {key} on {object}, which is being deleted, and has written nothing for it in the last {:.0} s", idle.as_secs_f64()),
-            cause: "its cleanup hangs, or waits for something that no request shows; remove the finalizer when there is nothing left to clean up, and say in the status what is awaited".to_owned(),
+            cause: "its cleanup hangs, or it may wait for something that no request shows; remove the finalizer when there is nothing left to clean up, and say in the status what is awaited".to_owned(),
             entries: set.into_iter().chain([case.event_entry(told)]).chain(act).collect(),
             count: 1,
         })

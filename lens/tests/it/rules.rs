@@ -112,6 +112,16 @@ fn a_finalizer_may_stay_while_its_client_works_or_is_gone() {
     refused["status"] = 403.into();
     assert_eq!(with(&[told(5, "CLOSED"), refused]), ["forbidden"], "it is told nothing");
     assert!(found(&deletion("jane")).is_empty(), "another client's");
+
+    let child = |second: u32, mut metadata: Value| {
+        metadata["ownerReferences"] = json!([{"uid": "1"}]);
+        let mut child = write(second, ".spec", metadata);
+        child["object"]["metadata"]["name"] = "child".into();
+        child
+    };
+    assert_eq!(with(&[child(5, json!({}))]), ["keeps-its-finalizer (note)"]);
+    assert!(with(&[child(40, json!({}))]).is_empty(), "its child changes");
+    assert!(with(&[child(5, json!({"deletionTimestamp": time(5)}))]).is_empty(), "it waits for its child");
 }
 
 /// A report named the finalizer of a new object that had the name of a deleted one.
