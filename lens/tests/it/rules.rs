@@ -192,3 +192,15 @@ fn a_list_that_begins_a_watch_is_not_one_too_many() {
     assert_eq!(lines(false), ["lists-again"]);
     assert!(lines(true).is_empty());
 }
+
+/// A server-side apply gets a 409 for a field of another manager.
+#[test]
+fn a_patch_that_conflicts_has_no_old_version() {
+    let case = |method: &str| {
+        let mut lines: Vec<Value> = (1..9).map(|second| request(second, "pages", method, "")).collect();
+        lines.iter_mut().for_each(|line| line["status"] = 409.into());
+        found(&lines)
+    };
+    assert_eq!(case("PUT"), ["conflicts"]);
+    assert!(case("PATCH").is_empty());
+}
