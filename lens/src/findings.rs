@@ -97,6 +97,7 @@ pub(crate) struct Case<'a> {
 
 /// What a rule finds.
 struct Found {
+    severity: Severity,
     text: String,
     cause: String,
     entries: Vec<Entry>,
@@ -106,19 +107,19 @@ struct Found {
 type Rule = fn(&Case<'_>) -> Vec<Found>;
 
 /// The worst first.
-const RULES: [(&str, Severity, Rule); 12] = [
-    ("wakes-itself", Severity::Problem, wakes_itself),
-    ("undo-each-other", Severity::Problem, undo_each_other),
-    ("takes-away", Severity::Problem, takes_away),
-    ("watch-not-reopened", Severity::Problem, watch_not_reopened),
-    ("forbidden", Severity::Problem, forbidden),
-    ("retries-without-pause", Severity::Problem, retries_without_pause),
-    ("changes-nothing", Severity::Problem, changes_nothing),
-    ("conflicts", Severity::Problem, conflicts),
-    ("lists-again", Severity::Problem, lists_again),
-    ("reads-again", Severity::Problem, reads_again),
-    ("keeps-its-finalizer", Severity::Note, keeps_its_finalizer),
-    ("watch-options", Severity::Note, watch_options),
+const RULES: [(&str, Rule); 12] = [
+    ("wakes-itself", wakes_itself),
+    ("undo-each-other", undo_each_other),
+    ("takes-away", takes_away),
+    ("watch-not-reopened", watch_not_reopened),
+    ("forbidden", forbidden),
+    ("retries-without-pause", retries_without_pause),
+    ("changes-nothing", changes_nothing),
+    ("conflicts", conflicts),
+    ("lists-again", lists_again),
+    ("reads-again", reads_again),
+    ("keeps-its-finalizer", keeps_its_finalizer),
+    ("watch-options", watch_options),
 ];
 
 impl<'a> Case<'a> {
@@ -130,17 +131,11 @@ impl<'a> Case<'a> {
     /// The worst first, and of one rule the most frequent.
     pub(crate) fn findings(&self) -> Vec<Finding> {
         let mut findings = Vec::new();
-        for (rule, severity, find) in RULES {
+        for (rule, find) in RULES {
             let mut found = find(self);
             found.sort_by_key(|found| std::cmp::Reverse(found.count));
-            findings.extend(found.into_iter().map(|Found { text, cause, entries, count }| Finding {
-                rule,
-                severity,
-                client: self.client.to_owned(),
-                text,
-                cause,
-                entries,
-                count,
+            findings.extend(found.into_iter().map(|Found { severity, text, cause, entries, count }| {
+                Finding { rule, severity, client: self.client.to_owned(), text, cause, entries, count }
             }));
         }
         findings
@@ -187,6 +182,7 @@ impl<'a> Case<'a> {
     /// A finding about requests.
     fn found(&self, requests: &[&Request], text: String, cause: &str) -> Found {
         Found {
+            severity: Severity::Problem,
             text,
             cause: cause.to_owned(),
             entries: self.request_entries(requests),
@@ -263,6 +259,7 @@ fn wakes_itself(case: &Case<'_>) -> Vec<Found> {
         let requests: Vec<&Request> = writes.iter().map(|why| why.request).collect();
         let pause = milliseconds(pauses[pauses.len() / 2]);
         all.push(Found {
+            severity: Severity::Problem,
             text: format!("writes {object} {}, each time woken by the event of its own write before", often(&requests)),
             cause: format!("each write changes {what}, so a watch sends a new event, and the next write follows {pause} later (median); write only if something differs, or ignore events that show nothing new"),
             entries,
@@ -408,32 +405,52 @@ fn marks<'a>(recording: &'a Recording, mut lost: impl FnMut(&'a Write, Mark, &'a
 
 /// An update without a label or an annotation that another client had set. A patch names what it removes, so that is meant. So may be a mark with
 /// the client's own domain, such as `example.com/restart`: it is an order. So may be a finalizer, of the same operator before it was restarted.
+/// An annotation without a domain may be an order if the update removes nothing else.
 fn takes_away(case: &Case<'_>) -> Vec<Found> {
-    let groups: BTreeSet<&str> = case.requests.iter().filter_map(|request| request.group()).collect();
+    let groups: BTreeSet<&str> =
+        case.requests.iter().filter_map(|request| request.group()).map(registered).collect();
     let may_be_meant = |(what, key): &Mark| {
-        let domain = key.split_once('/').map_or("", |(domain, _)| domain);
-        let is_below = |one: &str, other: &str| one == other || one.ends_with(&format!(".{other}"));
-        let is_own = |group: &&str| is_below(domain, group) || is_below(group, domain);
-        *what == "finalizer" || !domain.is_empty() && groups.iter().any(is_own)
+        let is_own = |(domain, _)| groups.contains(registered(domain));
+        *what == "finalizer" || key.split_once('/').is_some_and(is_own)
     };
-    let mut taken: BTreeMap<(&str, Mark), Vec<(&Write, &Request)>> = BTreeMap::new();
+    let is_order = |(what, key): &Mark, write: &Write| {
+        let removed = write.changed.iter().filter(|path| field(&write.value, path).is_none());
+        *what == "annotation" && !key.contains('/') && removed.count() == 1
+    };
+    let mut taken: BTreeMap<(&str, Mark, Severity), Vec<[&Write; 2]>> = BTreeMap::new();
     marks(case.recording, |write, mark, setter| {
-        let is_own = |request: &&Request| request.client == case.client && request.method == "PUT";
-        let update = case.recording.request(write.request).filter(is_own);
-        if let Some(update) = update.filter(|_| setter.client != case.client && !may_be_meant(&mark)) {
-            taken.entry((&write.object, mark)).or_default().push((setter, update));
+        let is_own = |request: &Request| request.client == case.client && request.method == "PUT";
+        let is_own = case.recording.request(write.request).is_some_and(is_own);
+        if is_own && setter.client != case.client && !may_be_meant(&mark) {
+            let severity = if is_order(&mark, write) { Severity::Note } else { Severity::Problem };
+            taken.entry((&write.object, mark, severity)).or_default().push([setter, write]);
         }
     });
-    let found = taken.into_iter().map(|((object, (what, key)), taken)| {
-        let requests: Vec<&Request> = taken.iter().map(|(_, request)| *request).collect();
-        let name = writer(taken[0].0);
+    let found = taken.into_iter().map(|((object, (what, key), severity), taken)| {
+        let requests = taken.iter().filter_map(|[_, update]| case.recording.request(update.request));
+        let requests: Vec<&Request> = requests.collect();
+        let unless = match severity {
+            Severity::Problem => "",
+            Severity::Note => "unless it was an order to the client: ",
+        };
+        let setter = taken[0][0];
+        let name = writer(setter);
         let text = format!("updates {object} without the {what} {key}, which {name} had set, {}", often(&requests));
-        let mut found = case.found(&requests, text, "a PUT replaces the whole object; change what was read, and keep what is not yours, or send a patch of the own fields");
-        let setter = case.recording.request(taken[0].0.request);
+        let cause = format!("{unless}a PUT replaces the whole object; change what was read, and keep what is not yours, or send a patch of the own fields");
+        let mut found = Found { severity, ..case.found(&requests, text, &cause) };
+        let setter = case.recording.request(setter.request);
         found.entries.splice(..0, setter.map(|setter| case.request_entry(setter)));
         found
     });
     found.collect()
+}
+
+/// `fluxcd.io` of `kustomize.toolkit.fluxcd.io`. Below `k8s.io` are groups of many owners.
+fn registered(domain: &str) -> &str {
+    match domain.rmatch_indices('.').nth(1) {
+        Some((at, _)) if !domain.ends_with("k8s.io") => &domain[at + 1..],
+        _ => domain,
+    }
 }
 
 /// Who made a write, in words.
@@ -466,6 +483,7 @@ fn watch_not_reopened(case: &Case<'_>) -> Vec<Found> {
         let deaf = between(end.time, alive);
         if !is_tried && deaf >= REOPEN_MAX {
             all.push(Found {
+                severity: Severity::Problem,
                 text: format!("watches {resource} no longer: the watch ended, and was not opened again in the {:.0} s that the client still ran", deaf.as_secs_f64()),
                 cause: "the server ends each watch after a while, which is no failure; open it again, from the last version".to_owned(),
                 entries: vec![case.request_entry(watch), case.event_entry(end)],
@@ -731,6 +749,7 @@ fn keeps_its_finalizer(case: &Case<'_>) -> Vec<Found> {
         let set = case.recording.request(setter.request).map(|set| case.request_entry(set));
         let act = act.map(|act| case.request_entry(act));
         Some(Found {
+            severity: Severity::Note,
             text: format!("keeps its finalizer {key} on {object}, which is being deleted, and has written nothing for it in the last {:.0} s", idle.as_secs_f64()),
             cause: "its cleanup hangs, or it may wait for something that no request shows; remove the finalizer when there is nothing left to clean up, and say in the status what is awaited".to_owned(),
             entries: set.into_iter().chain([case.event_entry(told)]).chain(act).collect(),
@@ -765,8 +784,8 @@ fn watch_options(case: &Case<'_>) -> Vec<Found> {
         let requests: Vec<&Request> = case.requests.iter().filter(is_without).copied().collect();
         let kinds: BTreeSet<&String> = requests.iter().map(|request| &request.resource).collect();
         let kinds: Vec<String> = kinds.into_iter().cloned().collect();
-        (!kinds.is_empty())
-            .then(|| case.found(&requests, format!("watches {} without {option}", short(&kinds)), cause))
+        let text = format!("watches {} without {option}", short(&kinds));
+        (!kinds.is_empty()).then(|| Found { severity: Severity::Note, ..case.found(&requests, text, cause) })
     });
     found.collect()
 }

@@ -43,12 +43,14 @@ const WATCH: &str = "watch=1&resourceVersion=1&allowWatchBookmarks=true&timeoutS
 fn only_an_update_without_a_label_of_another_client_takes_it_away() {
     let lines = |setter: &str, (field, key): (&str, &str), method: &str| {
         let path = format!(".metadata.{field}.{key}");
-        vec![
+        let mut lines = vec![
             request(1, setter, "PATCH", ""),
             write(1, &path, json!({field: {key: "1"}})),
             request(2, "pages", method, ""),
             write(2, &path, json!({})),
-        ]
+        ];
+        lines[2]["resource"] = "pages.toolkit.example.com".into();
+        lines
     };
     let case = |setter: &str, mark: (&str, &str), method: &str| found(&lines(setter, mark, method));
     let team = ("labels", "team");
@@ -61,6 +63,13 @@ fn only_an_update_without_a_label_of_another_client_takes_it_away() {
     let mut unknown = lines("jane", team, "PUT");
     unknown[1]["changed"] = json!([".spec"]);
     assert!(found(&unknown).is_empty(), "who set it is not known");
+
+    let restart = ("annotations", "restart");
+    assert_eq!(case("jane", restart, "PUT"), ["takes-away (note)"]);
+    assert_eq!(case("jane", ("annotations", "example.org/team"), "PUT"), ["takes-away"]);
+    let mut replaced = lines("jane", restart, "PUT");
+    replaced[3]["changed"] = json!([".metadata.annotations.restart", ".spec.text"]);
+    assert_eq!(found(&replaced), ["takes-away"], "it removes more");
 
     let set_again = [
         request(1, "jane", "PATCH", ""),
