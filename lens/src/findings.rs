@@ -624,21 +624,33 @@ fn lists_again(case: &Case<'_>) -> Vec<Found> {
                 && ends.get(&watch.id).is_none_or(|end| end.time > list.received)
         })
     };
-    // Another watch, such as one with a selector, begins with a list of its own.
-    let begins: BTreeSet<(String, String)> = case
-        .watches()
-        .filter_map(|watch| Some((selection(watch), watch.query("resourceVersion")?.to_owned())))
-        .collect();
+    let is_whole = |list: &Request| list.is_list() && list.status == 200 && !list.has_query("continue");
+    // Another watch, such as one with a selector, starts from the version of a list of its own. An audit log has no versions: there, the last list
+    // before the watch counts.
+    let (mut begins, mut last) = (BTreeSet::new(), BTreeMap::new());
+    let is_part = |request: &&&Request| request.is_watch() && request.status == 200 || is_whole(request);
+    for request in case.requests.iter().filter(is_part) {
+        if !request.is_watch() {
+            let begin = (selection(request), request.list_version.to_string());
+            last.entry(begin).or_insert_with(Vec::new).push(request.id);
+            continue;
+        }
+        let version = request.query("resourceVersion").unwrap_or_default();
+        begins.extend(
+            [version, "0"].into_iter().find_map(|version| {
+                last.get_mut(&(selection(request), version.to_owned())).and_then(Vec::pop)
+            }),
+        );
+    }
     let lists = case.grouped(|request| {
-        if !request.is_list() || request.status != 200 || request.has_query("continue") {
+        if !is_whole(request) {
             return None;
         }
         let selection = selection(request);
         if !is_watched(request) {
             return Some((false, selection));
         }
-        let begin = (selection, request.list_version.to_string());
-        (!begins.contains(&begin)).then(|| (true, request.object()))
+        (!begins.contains(&request.id)).then(|| (true, request.object()))
     });
     let broken = case.events().filter(|(event, _)| event.ends_watch() || event.event == "ERROR");
     let broken: Vec<(&Event, &Request)> = broken.collect();

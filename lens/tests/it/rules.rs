@@ -186,7 +186,7 @@ fn a_client_owns_only_the_finalizers_that_it_adds() {
 
 #[test]
 fn a_list_that_begins_a_watch_is_not_one_too_many() {
-    let lines = |has_watches: bool| {
+    let lines = |has_watches: bool, has_versions: bool| {
         let mut lines = vec![request(1, "pages", "GET", WATCH)];
         for second in (2..30).step_by(2) {
             let selector = format!("labelSelector=of={second}");
@@ -196,10 +196,27 @@ fn a_list_that_begins_a_watch_is_not_one_too_many() {
                 lines.push(request(second + 1, "pages", "GET", &format!("{selector}&{watch}")));
             }
         }
+        // An audit log has none.
+        for line in lines.iter_mut().filter(|_| !has_versions) {
+            line["listVersion"] = "0".into();
+        }
         found(&lines)
     };
-    assert_eq!(lines(false), ["lists-again"]);
-    assert!(lines(true).is_empty());
+    assert_eq!(lines(false, true), ["lists-again"]);
+    assert!(lines(true, true).is_empty());
+    assert_eq!(lines(false, false), ["lists-again"]);
+    assert!(lines(true, false).is_empty());
+}
+
+#[test]
+fn a_list_does_not_begin_a_watch_because_a_later_one_does() {
+    let mut lines = vec![request(1, "pages", "GET", WATCH)];
+    lines.extend((2..30).map(|second| request(second, "pages", "GET", "")));
+    lines.push(request(30, "pages", "GET", WATCH));
+    for line in &mut lines {
+        line["listVersion"] = "0".into();
+    }
+    assert_eq!(found(&lines), ["lists-again"]);
 }
 
 /// A server-side apply gets a 409 for a field of another manager.
