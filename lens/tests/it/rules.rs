@@ -202,9 +202,9 @@ fn a_list_that_begins_a_watch_is_not_one_too_many() {
         }
         found(&lines)
     };
-    assert_eq!(lines(false, true), ["lists-again"]);
+    assert_eq!(lines(false, true), ["lists-again (note)"]);
     assert!(lines(true, true).is_empty());
-    assert_eq!(lines(false, false), ["lists-again"]);
+    assert_eq!(lines(false, false), ["lists-again (note)"]);
     assert!(lines(true, false).is_empty());
 }
 
