@@ -88,6 +88,8 @@ struct Page {
     /// A cluster has none.
     controls: Option<Controls>,
     reader: Mutex<Reader>,
+    /// Held while a report is made: the next caller waits, and then has this report.
+    judging: Mutex<()>,
     news: watch::Sender<News>,
 }
 
@@ -140,7 +142,7 @@ impl Live {
             news.judge(&Report::of(&recording));
         }
         let (reader, news) = (Mutex::new(reader), watch::Sender::new(news));
-        let page = Arc::new(Page { access, source, controls, reader, news });
+        let page = Arc::new(Page { access, source, controls, reader, judging: Mutex::default(), news });
         let (mut connections, each) = (JoinSet::new(), Arc::clone(&page));
         let serve = |stream| connection(stream, Arc::clone(&each));
         let why = tokio::select! {
@@ -190,6 +192,7 @@ async fn judge(page: &Arc<Page>) {
     }
     let page = Arc::clone(page);
     let judge = spawn_blocking(move || {
+        let _turn = page.judging.lock().unwrap_or_else(PoisonError::into_inner);
         let recording = page.reader().judged(page.source.now());
         if let Some(report) = recording.map(|recording| Report::of(&recording)) {
             page.news.send_if_modified(|news| news.judge(&report));

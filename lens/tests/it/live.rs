@@ -8,6 +8,7 @@ use std::{
     },
 };
 
+use futures_util::future::join_all;
 use listwatch::client::{self, Config};
 use listwatch_apiserver::{ApiServer, Options};
 use listwatch_control_plane::eventually;
@@ -193,14 +194,16 @@ async fn a_page_gets_all_so_far_then_what_is_new_and_the_report() {
     .await;
 }
 
-/// It had the report of the last time that a page was open.
+/// Its report was from before the operator ran, because none is made while no page is open. If several pages opened at once, one had a new report.
 #[tokio::test]
 async fn a_page_that_opens_late_has_the_report_on_all_so_far() {
     shown("stamps-its-status", async |browser, server| {
         let is_loop = || !Report::of(&recorded(server)).findings.is_empty();
         eventually("the loop", async || is_loop().then_some(())).await;
-        let (_, document) = browser.events().await.next().await.unwrap();
-        assert_eq!(document["report"]["findings"][0]["rule"], "wakes-itself");
+        let pages = (0..8).map(|_| async { browser.events().await.next().await.unwrap() });
+        for (_, document) in join_all(pages).await {
+            assert_eq!(document["report"]["findings"][0]["rule"], "wakes-itself");
+        }
     })
     .await;
 }
