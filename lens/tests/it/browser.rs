@@ -112,7 +112,7 @@ impl Browser {
         self.command("Emulation.setEmulatedMedia", json!({"features": features})).await;
     }
 
-    /// The roles of what a screen reader cannot name, of all that one acts on or goes to. Opens what is folded.
+    /// The roles of controls and regions without an accessible name. Opens what is folded.
     pub async fn nameless(&self) -> Vec<String> {
         let roles = "button Canvas combobox DisclosureTriangle grid image list region search searchbox tab tablist tabpanel textbox";
         self.get("document.querySelectorAll('details').forEach((one) => one.open = true)").await;

@@ -16,6 +16,7 @@ mod rules;
 use std::{
     cell::Cell,
     env, fs,
+    io::{self, Write as _},
     path::Path,
     process::{Child, Command},
     sync::Arc,
@@ -37,7 +38,7 @@ use tokio::sync::oneshot;
 
 use operator::Api;
 
-/// The bugs, how the finding of each begins and ends, and who reported one like it.
+/// The bugs, how the finding of each begins, what its rest contains, and who reported one like it, if anybody.
 const BUGS: [(&str, &str, &str); 14] = [
     // gravitational/teleport#34092, water-hole/ansible-operator#72
     ("stamps-its-status", "wakes-itself: operator-1 (pages) writes pages.example.com/default/a ", ""),
@@ -221,11 +222,9 @@ async fn each_bug_of_an_operator_in_python_is_named_in_the_first_screen() {
         .await;
 }
 
-/// `tests/clients/install DIR` builds it; `LISTWATCH_CLIENTS` names the directory.
 #[tokio::test]
 async fn each_bug_of_an_operator_with_controller_runtime_is_named_in_the_first_screen() {
-    let program = env::var("LISTWATCH_CLIENTS").unwrap_or_default() + "/kubebuilder/operator";
-    if has(&program, Path::new(&program).exists()) {
+    if let Some(program) = installed("kubebuilder/operator") {
         each_bug_is_named(&[&program], SHARED).await;
     }
 }
@@ -233,8 +232,7 @@ async fn each_bug_of_an_operator_with_controller_runtime_is_named_in_the_first_s
 /// kopf writes its own state into the status and an annotation, and watches with one client and writes with another.
 #[tokio::test]
 async fn an_operator_with_kopf_gets_no_finding() {
-    let python = env::var("LISTWATCH_CLIENTS").unwrap_or_default() + "/python/bin/python";
-    if has(&python, Path::new(&python).exists()) {
+    if let Some(python) = installed("python/bin/python") {
         let program = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/kopf_operator.py");
         is_correct(&[
             &python,
@@ -250,9 +248,20 @@ async fn an_operator_with_kopf_gets_no_finding() {
     }
 }
 
+/// `tests/clients/install DIR` installs it; `LISTWATCH_CLIENTS` names the directory.
+fn installed(path: &str) -> Option<String> {
+    let dir = env::var("LISTWATCH_CLIENTS").ok();
+    let program = dir.map(|dir| format!("{dir}/{path}")).filter(|program| Path::new(program).exists());
+    has(&format!("{path} in LISTWATCH_CLIENTS"), program.is_some());
+    program
+}
+
 /// CI has all that the tests need.
 fn has(program: &str, is_there: bool) -> bool {
     assert!(is_there || env::var_os("CI").is_none(), "{program} is not there");
+    if !is_there {
+        let _ = writeln!(io::stderr(), "an operator is not tested: {program} is not there");
+    }
     is_there
 }
 
