@@ -8,6 +8,7 @@ import (
 	"os"
 	"strconv"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -169,6 +170,7 @@ func run(ctx context.Context) error {
 	go func() {
 		for bug == "polls" {
 			_ = manager.GetAPIReader().List(ctx, &corev1.ConfigMapList{}, client.InNamespace("default"))
+			time.Sleep(20 * time.Millisecond)
 		}
 	}()
 	reconciler := &reconciler{Client: manager.GetClient(), live: manager.GetAPIReader(), scaler: scaler}
