@@ -971,7 +971,10 @@ impl Operator {
         }
         let mut text = page["spec"]["text"].as_str().unwrap_or_default().to_owned();
         if self.has("first-text-is-for-ever") {
-            text = self.first_texts.lock().unwrap().entry(uid.to_string()).or_insert(text).clone();
+            // Not in memory: a process that is started again would take the text of its first reconcile.
+            let own = self.cached("configmaps").remove(&key(page));
+            let own = own.filter(|map| map["metadata"]["ownerReferences"] == owner);
+            text = own.and_then(|map| map["data"]["text"].as_str().map(str::to_owned)).unwrap_or(text);
         }
         let mut data = json!({"text": text, "image": image});
         self.add_optional(page, &mut data);
