@@ -17,7 +17,7 @@ use listwatch_scorecard::{self as scorecard, CannotJudge, CheckResult, Extent, O
 use serde_json::{Value, json};
 
 /// The bugs, the check that finds each, and what it says.
-const BUGS: [(&str, &str, &str); 75] = [
+const BUGS: [(&str, &str, &str); 76] = [
     ("panics", "converges", "panicked at"),
     ("polls", "quiet", " requests in "),
     ("spins", "quiet", " s of CPU time in "),
@@ -238,6 +238,11 @@ const BUGS: [(&str, &str, &str); 75] = [
         "loses-titles",
         "webhook-conversion",
         "/apis/example.com/v1/namespaces/default/pages/a, written in example.com/v2: .spec.title does not come back",
+    ),
+    (
+        "loses-labels",
+        "webhook-conversion",
+        "/apis/example.com/v1/namespaces/default/pages/a, written in example.com/v2: .metadata.labels",
     ),
     (
         "judges-what-goes",

@@ -21,8 +21,9 @@ use tokio_rustls::TlsAcceptor;
 use crate::operator::{Operator, path};
 
 /// The bugs of webhooks.
-pub const BUGS: [&str; 7] = [
+pub const BUGS: [&str; 8] = [
     "loses-titles",
+    "loses-labels",
     "judges-what-goes",
     "validates-deletions",
     "counts-its-calls",
@@ -155,6 +156,9 @@ fn converted(operator: &Operator, asked: &Value) -> Value {
     let mut objects = asked["objects"].clone();
     for object in objects.as_array_mut().unwrap() {
         object["apiVersion"] = asked["desiredAPIVersion"].clone();
+        if to_v2 && operator.has("loses-labels") {
+            object["metadata"].as_object_mut().unwrap().remove("labels");
+        }
         let Some(spec) = object["spec"].as_object_mut() else { continue };
         if let Some(text) = spec.remove(from) {
             spec.insert(to.to_owned(), text);
