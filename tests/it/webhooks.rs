@@ -10,7 +10,7 @@ use listwatch::{
     controller::{Next, Operator, Reconcile, ReconcileError},
     leader::LeaderElection,
     manifests::{Installation, documents},
-    resource::{ObjectMeta, Scope},
+    resource::{ObjectMeta, Scope, kinds::ConfigMap},
     runtime::{MetricsSecurity, Runtime},
     webhook::{Decision, Operation, Review, Validator, Webhooks},
 };
@@ -209,7 +209,11 @@ fn installation() -> Installation {
 
 /// All that `manifests` prints but the operator, in its order, each object with the path of its collection.
 fn installed() -> impl Iterator<Item = (String, Value)> {
-    installation().objects().into_iter().filter_map(|object| {
+    objects_of(&installation())
+}
+
+fn objects_of(installation: &Installation) -> impl Iterator<Item = (String, Value)> + use<> {
+    installation.objects().into_iter().filter_map(|object| {
         let kind = object["kind"].as_str().unwrap();
         let collection = match kind {
             "CustomResourceDefinition" => DEFINITIONS.to_owned(),
@@ -225,7 +229,15 @@ fn installed() -> impl Iterator<Item = (String, Value)> {
 
 /// Applies what is [`installed`]. `call` may change each clientConfig.
 async fn install(fixture: &Fixture, call: impl Fn(&mut Value)) {
-    for (collection, mut object) in installed() {
+    apply_all(fixture, installed(), call).await;
+}
+
+async fn apply_all(
+    fixture: &Fixture,
+    objects: impl Iterator<Item = (String, Value)>,
+    call: impl Fn(&mut Value),
+) {
+    for (collection, mut object) in objects {
         if object["kind"] == "CustomResourceDefinition" {
             call(&mut object["spec"]["conversion"]["webhook"]["clientConfig"]);
         }
@@ -441,6 +453,50 @@ async fn an_operator_that_is_down_blocks_no_deletion_no_status_and_not_itself() 
             fixture.send(Method::DELETE, &path, "application/json", &json!(null)).await.unwrap();
         }
         until_not_found(fixture, DEFINITION).await;
+    })
+    .await;
+}
+
+/// A policy for a kind of Kubernetes.
+struct Maps;
+
+impl Validator for Maps {
+    type Kind = ConfigMap;
+
+    async fn validate(&self, review: &Review<ConfigMap>) -> Decision {
+        let is_secret = review.object.data.contains_key("password");
+        if is_secret {
+            Decision::allowed().forbidden("data.password", "belongs into a Secret")
+        } else {
+            Decision::allowed()
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_kind_of_kubernetes_is_judged() {
+    on(SERVERS, async |fixture| {
+        fixture.create_namespace().await;
+        let policy = || Webhooks::new("example.com/sites-webhook").validates(|_| Maps);
+        let installation = Installation {
+            definitions: Vec::new(),
+            webhooks: Some(policy().installation()),
+            ..installation()
+        };
+        let address = free_address();
+        apply_all(fixture, objects_of(&installation), at(address)).await;
+        let serving =
+            Serving::start(fixture, |runtime| runtime.webhooks(policy()).webhook_bind_address(address, None));
+        let maps = format!("/api/v1/namespaces/{}/configmaps", fixture.namespace);
+        let create = async |key: &str| {
+            let map = json!({"metadata": {"name": key}, "data": {key: "a"}});
+            let created = fixture.send(Method::POST, &maps, "application/json", &map).await;
+            created.map_err(|error| error.to_string())
+        };
+        eventually("a ConfigMap", async || create("color").await.ok()).await;
+        let error = create("password").await.unwrap_err();
+        assert!(error.contains("data.password: Forbidden: belongs into a Secret"), "{error}");
+        serving.end().await;
     })
     .await;
 }
