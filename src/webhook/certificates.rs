@@ -259,7 +259,6 @@ impl Watched {
         let write = [&read[..], &[Verb::Patch]].concat();
         let own = Reach::OwnNamespace;
         let why = "To keep the certificates of the webhooks.";
-        let bundles = "To write the caBundle of the operator's own webhooks.";
         let mut permissions = vec![
             Permission::of::<Service>(own.clone(), &read, why).named(name()),
             Permission::of::<Secret>(own.clone(), &write, why).named(name()),
@@ -267,19 +266,17 @@ impl Watched {
             Permission::of::<Secret>(own.clone(), &[Verb::Create], why),
             Permission::of_events(own),
         ];
-        fn callers<K: Resource>(names: Vec<String>, verbs: &[Verb], why: &str) -> Option<Permission> {
+        fn callers<'a, K: Resource>(
+            names: impl IntoIterator<Item = &'a str>,
+            verbs: &[Verb],
+        ) -> Option<Permission> {
+            let why = "To write the caBundle of the operator's own webhooks.";
+            let names: Vec<String> = names.into_iter().map(str::to_owned).collect();
             (!names.is_empty()).then(|| Permission::of::<K>(Reach::AllNamespaces, verbs, why).named(names))
         }
-        let names = |names: &mut dyn Iterator<Item = &str>| names.map(str::to_owned).collect();
-        let [validating, mutating] =
-            [webhooks.validating(), webhooks.mutating()].map(|name| names(&mut name.into_iter()));
-        permissions.extend(callers::<ValidatingWebhookConfiguration>(validating, &write, bundles));
-        permissions.extend(callers::<MutatingWebhookConfiguration>(mutating, &write, bundles));
-        permissions.extend(callers::<CustomResourceDefinition>(
-            names(&mut webhooks.converted()),
-            &write,
-            bundles,
-        ));
+        permissions.extend(callers::<ValidatingWebhookConfiguration>(webhooks.validating(), &write));
+        permissions.extend(callers::<MutatingWebhookConfiguration>(webhooks.mutating(), &write));
+        permissions.extend(callers::<CustomResourceDefinition>(webhooks.converted(), &write));
         permissions
     }
 
