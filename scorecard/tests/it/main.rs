@@ -608,17 +608,14 @@ async fn a_change_that_is_never_applied_is_not_a_matter_of_long_lists() {
 /// Each of its repairs is refused, also without a fault. The checks said that their fault was the cause.
 #[tokio::test]
 async fn a_child_that_is_never_repaired_is_a_matter_of_repairs_drift_alone() {
-    let only = ["conflicts", "refused-writes"].map(str::to_owned).into();
-    let report = scorecard::run(&Scorecard { only, ..impatient("repairs-in-vain") }, |_| {}).await.unwrap();
+    let report = checked("repairs-in-vain", &["conflicts", "refused-writes"]).await;
     assert!(report.checks.iter().all(|check| check.verdict.result == Outcome::Pass), "{report:?}");
 }
 
 /// A right value does not come back either. The check said that the mistake was the cause.
 #[tokio::test]
 async fn a_field_that_is_never_changed_back_is_not_a_matter_of_mistakes() {
-    let only = vec!["comes-back".to_owned()];
-    let report =
-        scorecard::run(&Scorecard { only, ..impatient("changes-images-once") }, |_| {}).await.unwrap();
+    let report = checked("changes-images-once", &["comes-back"]).await;
     let verdict = &report.checks[0].verdict;
     assert_eq!(verdict.result, Outcome::Skip, "{verdict:?}");
     assert!(verdict.reason.ends_with("see applies-spec-changes"), "{verdict:?}");
@@ -627,9 +624,14 @@ async fn a_field_that_is_never_changed_back_is_not_a_matter_of_mistakes() {
 /// It comes back with less in it, also without a fault. Each check that deletes children failed.
 #[tokio::test]
 async fn a_child_that_comes_back_otherwise_is_a_matter_of_repairs_drift_alone() {
-    let only = ["missed-events", "throttled"].map(str::to_owned).into();
-    let report = scorecard::run(&Scorecard { only, ..impatient("forgets-texts") }, |_| {}).await.unwrap();
+    let report = checked("forgets-texts", &["missed-events", "throttled"]).await;
     assert!(report.checks.iter().all(|check| check.verdict.result == Outcome::Pass), "{report:?}");
+}
+
+/// The report of these checks alone, on an operator with a bug.
+async fn checked(bug: &str, only: &[&str]) -> Report {
+    let only = only.iter().map(ToString::to_string).collect();
+    scorecard::run(&Scorecard { only, ..impatient(bug) }, |_| {}).await.unwrap()
 }
 
 /// A broken operator never repairs its fault, so a short patience changes no result.
