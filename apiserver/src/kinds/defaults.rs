@@ -415,11 +415,16 @@ pub(crate) fn pod(object: &mut Value) {
     }
     let spec = &mut object["spec"];
     pod_spec_defaults(spec);
+    let has_host_network = spec["hostNetwork"] == true;
     for field in ["/serviceAccountName", "/serviceAccount"] {
         set_default(spec, field, "default".into());
     }
     for list in ["initContainers", "containers"] {
         items(spec, list).for_each(requests_defaults);
+        if has_host_network {
+            let ports = items(spec, list).flat_map(|container| items(container, "ports"));
+            ports.for_each(|port| set_default(port, "/hostPort", port["containerPort"].clone()));
+        }
     }
     if spec["terminationGracePeriodSeconds"].as_i64().is_some_and(|secs| secs < 0) {
         spec["terminationGracePeriodSeconds"] = 1.into();

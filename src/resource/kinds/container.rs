@@ -12,8 +12,6 @@ use crate::resource::diff::{Merge, MergeRule};
 pub(super) const CONTAINER: &[MergeRule] = &[
     ("/ports", Merge::Whole),
     ("/ports/*/protocol", Merge::Defaulted),
-    // The same port, with the network of the node.
-    ("/ports/*/hostPort", Merge::Defaulted),
     ("/env", Merge::Whole),
     ("/env/*/valueFrom/fieldRef/apiVersion", Merge::Defaulted),
     ("/env/*/valueFrom/resourceFieldRef/divisor", Merge::Defaulted),

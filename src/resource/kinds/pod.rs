@@ -12,20 +12,22 @@ use crate::resource::{
     without_annotations,
 };
 
-/// The merge rules of a [`PodTemplate`], and of a [`Pod`].
-pub(super) const POD: &[MergeRule] = &[
-    ("/spec/containers", Merge::SharedBy(&["name"])),
-    ("/spec/containers/*", Merge::Rules(CONTAINER)),
-    ("/spec/initContainers", Merge::SharedBy(&["name"])),
-    ("/spec/initContainers/*", Merge::Rules(CONTAINER)),
-    ("/spec/volumes", Merge::SharedBy(&["name"])),
-    ("/spec/volumes/*", Merge::Whole),
-    ("/spec/volumes/*", Merge::Rules(VOLUME)),
-    ("/spec/securityContext/seccompProfile", Merge::Whole),
-    ("/spec/nodeSelector", Merge::Whole),
-    ("/spec/affinity", Merge::Whole),
-    ("/spec/tolerations", Merge::Whole),
-    ("/spec/topologySpreadConstraints", Merge::Whole),
+/// The merge rules of a [`PodTemplate`].
+pub(super) const POD_TEMPLATE: &[MergeRule] = &[("/spec", Merge::Rules(POD_SPEC))];
+
+const POD_SPEC: &[MergeRule] = &[
+    ("/containers", Merge::SharedBy(&["name"])),
+    ("/containers/*", Merge::Rules(CONTAINER)),
+    ("/initContainers", Merge::SharedBy(&["name"])),
+    ("/initContainers/*", Merge::Rules(CONTAINER)),
+    ("/volumes", Merge::SharedBy(&["name"])),
+    ("/volumes/*", Merge::Whole),
+    ("/volumes/*", Merge::Rules(VOLUME)),
+    ("/securityContext/seccompProfile", Merge::Whole),
+    ("/nodeSelector", Merge::Whole),
+    ("/affinity", Merge::Whole),
+    ("/tolerations", Merge::Whole),
+    ("/topologySpreadConstraints", Merge::Whole),
 ];
 
 kinds! {
@@ -41,7 +43,12 @@ kinds! {
 }
 
 crate::kind!(Pod, "", "v1", "pods", {
-    const MERGE: &'static [MergeRule] = POD;
+    const MERGE: &'static [MergeRule] = &[
+        ("/spec", Merge::Rules(POD_SPEC)),
+        // With `hostNetwork`, the API server sets it in a Pod, but not in a template.
+        ("/spec/containers/*/ports/*/hostPort", Merge::Defaulted),
+        ("/spec/initContainers/*/ports/*/hostPort", Merge::Defaulted),
+    ];
 
     fn is_immutable(&self, path: &str) -> bool {
         path.starts_with("/spec/") && !path.ends_with("/image")
@@ -266,9 +273,36 @@ crate::kind!(PodReadiness: Pod);
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
+    use crate::resource::{diff, kinds::Deployment};
+
+    /// A `hostPort` of somebody else stayed in a template: on each node, one Pod alone could run.
+    #[test]
+    fn the_port_of_the_node_is_the_api_servers_in_a_pod_and_ours_in_a_template() {
+        let spec =
+            |port: Value| json!({"hostNetwork": true, "containers": [{"name": "web", "ports": [port]}]});
+        let [live, desired] =
+            [json!({"containerPort": 80, "hostPort": 80}), json!({"containerPort": 80})].map(spec);
+        let pod = |spec: &Value| {
+            serde_json::from_value::<Pod>(
+                json!({"metadata": {"name": "p", "resourceVersion": "1"}, "spec": spec}),
+            )
+            .expect("a Pod")
+        };
+        assert_eq!(diff::between(&pod(&live), &pod(&desired), &[]), Vec::<Value>::new());
+        let deployment = |spec: &Value| {
+            let deployment = json!({"metadata": {"name": "d", "resourceVersion": "1"}, "spec": {"template": {"spec": spec}}});
+            serde_json::from_value::<Deployment>(deployment).expect("a Deployment")
+        };
+        assert_eq!(
+            diff::between(&deployment(&live), &deployment(&desired), &[]),
+            [
+                json!({"op": "replace", "path": "/spec/template/spec/containers/0/ports", "value": [{"containerPort": 80}]})
+            ]
+        );
+    }
 
     #[test]
     fn only_pods_that_are_ready_and_stay_are_nodes() {

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
 use super::{
-    Json, PersistentVolumeClaimSpec, PodTemplate, TemplateMeta, WorkloadCondition, kinds, parts, pod::POD,
-    statuses,
+    Json, PersistentVolumeClaimSpec, PodTemplate, TemplateMeta, WorkloadCondition, kinds, parts,
+    pod::POD_TEMPLATE, statuses,
 };
 use crate::resource::{
     LabelSelector, ObjectMeta,
@@ -13,7 +13,8 @@ use crate::resource::{
 };
 
 /// The merge rules of a kind with a selector and a Pod template.
-const WORKLOAD: &[MergeRule] = &[("/spec/selector", Merge::Whole), ("/spec/template", Merge::Rules(POD))];
+const WORKLOAD: &[MergeRule] =
+    &[("/spec/selector", Merge::Whole), ("/spec/template", Merge::Rules(POD_TEMPLATE))];
 
 kinds! {
     /// `apps/v1` Deployment: keeps a number of Pods of one template running.
@@ -78,7 +79,7 @@ crate::kind!(Deployment, "apps", "v1", "deployments", {
 crate::kind!(StatefulSet, "apps", "v1", "statefulsets", {
     const MERGE: &'static [MergeRule] = &[
         ("/spec/selector", Merge::Whole),
-        ("/spec/template", Merge::Rules(POD)),
+        ("/spec/template", Merge::Rules(POD_TEMPLATE)),
         // The API server lets nobody change them. The claims grow one by one.
         ("/spec/volumeClaimTemplates", Merge::NotOurs),
     ];
@@ -109,7 +110,7 @@ crate::kind!(Job, "batch", "v1", "jobs", {
 });
 
 crate::kind!(CronJob, "batch", "v1", "cronjobs", {
-    const MERGE: &'static [MergeRule] = &[("/spec/jobTemplate/spec/template", Merge::Rules(POD))];
+    const MERGE: &'static [MergeRule] = &[("/spec/jobTemplate/spec/template", Merge::Rules(POD_TEMPLATE))];
 });
 
 parts! {
