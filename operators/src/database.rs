@@ -122,7 +122,7 @@ const CLAIMS: &str = "To let claims grow, to give them an owner with deletionPol
 
 /// The controller of the Database operator.
 #[must_use]
-pub fn controller(setup: &Setup, flags: &DatabaseFlags) -> Controller<Databases> {
+pub fn controller(setup: Setup, flags: &DatabaseFlags) -> Controller<Databases> {
     let mut databases = setup.kind::<Database>(OPERATOR);
     let gauge = |name, help| {
         let family = Family::<DatabaseLabels, Gauge>::default();

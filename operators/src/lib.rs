@@ -118,14 +118,12 @@ impl BuiltIn {
             }
             BuiltIn::Database => {
                 let flags = flags.database.clone();
-                runtime.controller(database::CONTROLLER, move |setup| database::controller(&setup, &flags))
+                runtime.controller(database::CONTROLLER, move |setup| database::controller(setup, &flags))
             }
-            BuiltIn::Mywebserver => {
-                runtime.controller(mywebserver::CONTROLLER, |setup| mywebserver::controller(&setup))
-            }
+            BuiltIn::Mywebserver => runtime.controller(mywebserver::CONTROLLER, mywebserver::controller),
             BuiltIn::Memcached => {
                 let flags = flags.memcached.clone();
-                runtime.controller(memcached::CONTROLLER, move |setup| memcached::controller(&setup, &flags))
+                runtime.controller(memcached::CONTROLLER, move |setup| memcached::controller(setup, &flags))
             }
         }
     }

@@ -68,7 +68,7 @@ pub struct Memcacheds {
 
 /// The controller of the Memcached operator.
 #[must_use]
-pub fn controller(setup: &Setup, flags: &MemcachedFlags) -> Controller<Memcacheds> {
+pub fn controller(setup: Setup, flags: &MemcachedFlags) -> Controller<Memcacheds> {
     let mut caches = setup.kind::<Memcached>(OPERATOR);
     let reason = "To report the ready Pods as nodes, and why the others do not run.";
     caches.needs::<PodReadiness>(&[Verb::List, Verb::Watch], reason);

@@ -49,7 +49,7 @@ pub struct MyWebservers {
 
 /// The controller of the MyWebserver operator.
 #[must_use]
-pub fn controller(setup: &Setup) -> Controller<MyWebservers> {
+pub fn controller(setup: Setup) -> Controller<MyWebservers> {
     let mut webs = setup.kind::<MyWebserver>(OPERATOR);
     let operator = MyWebservers {
         deployments: webs.children().selector_may_lack(MANAGED_BY),

@@ -3,7 +3,7 @@
 use std::{
     io::{self, Write},
     path::PathBuf,
-    process,
+    process::ExitCode,
 };
 
 use clap::{Parser, Subcommand};
@@ -73,24 +73,43 @@ fn variable(text: &str) -> Result<(String, String), &'static str> {
 
 /// The `main` of an operator that has no flags, with the commands of `my-operator help`: `plan`, `crd`, `rbac`, `manifests`, `bundle` (with the
 /// feature `bundle`) and `--dev` (with the feature `testing`). `name` is the name of its Deployment and its roles. Without a command, the
-/// operator runs, by [`Runtime::from_env`].
-pub fn main(name: &str, controllers: impl FnOnce(Runtime) -> Runtime) -> Result<(), RuntimeError> {
-    let Some(command) = CommandLine::parse().command else {
+/// operator runs, by [`Runtime::from_env`]. With the feature `log`, it logs as by `log::start`, unless the program has set a subscriber of its
+/// own. Prints the error of a failure.
+pub fn main(name: &str, controllers: impl FnOnce(Runtime) -> Runtime) -> ExitCode {
+    let command = CommandLine::parse().command;
+    // For a plan, 1 means that there is something to write.
+    let failure = if let Some(OperatorCommand::Plan { .. }) = command { 2 } else { 1 };
+    execute(name, command, controllers).unwrap_or_else(|error| {
+        eprintln!("{error}");
+        failure.into()
+    })
+}
+
+fn execute(
+    name: &str,
+    command: Option<OperatorCommand>,
+    controllers: impl FnOnce(Runtime) -> Runtime,
+) -> Result<ExitCode, RuntimeError> {
+    #[cfg(feature = "log")]
+    if !tracing::dispatcher::has_been_set() {
+        crate::log::start()?;
+    }
+    let Some(command) = command else {
         let runtime = Runtime::from_env().map_err(|error| match error {
             RuntimeError::Config(cause) if cause.starts_with("find the API server") => {
                 wrong(format!("{cause}; {WITHOUT_CLUSTER}"))
             }
             error => error,
         });
-        return controllers(runtime?).run();
+        controllers(runtime?).run()?;
+        return Ok(ExitCode::SUCCESS);
     };
     let text = match command {
-        OperatorCommand::Dev { files } => return dev(name, controllers, files),
-        OperatorCommand::Plan { filename } => {
-            let plan = plan_of(filename, controllers);
-            let code = plan.map_or_else(|error| report(&error), |plan| plan.exit_code());
-            process::exit(code.into())
+        OperatorCommand::Dev { files } => {
+            dev(name, controllers, files)?;
+            String::new()
         }
+        OperatorCommand::Plan { filename } => return Ok(plan_of(filename, controllers)?.exit_code().into()),
         OperatorCommand::Crd => manifests::documents(&definitions_of(&controllers(Runtime::offline()?))?),
         OperatorCommand::Rbac { namespaces } => {
             let runtime = Runtime::offline()?.namespaces(namespaces)?;
@@ -102,7 +121,8 @@ pub fn main(name: &str, controllers: impl FnOnce(Runtime) -> Runtime) -> Result<
         #[cfg(feature = "bundle")]
         OperatorCommand::Bundle(flags) => write_bundle(name, &flags, controllers)?,
     };
-    print(&text)
+    print(&text)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 #[cfg(feature = "testing")]
@@ -145,12 +165,6 @@ fn plan_of(
     print(&plan.to_string())?;
     plan.problems.iter().for_each(|problem| eprintln!("{problem}"));
     Ok(plan)
-}
-
-/// Prints why there is no plan, and returns the exit code: 1 would mean that there is something to write.
-fn report(error: &RuntimeError) -> u8 {
-    eprintln!("{error}");
-    2
 }
 
 fn print(text: &str) -> Result<(), RuntimeError> {

@@ -198,7 +198,7 @@ impl Stage {
         let (events, write_events) = mywebserver::events(self.client.clone(), "test".to_owned());
         self.cluster = Cluster::new(self.client.clone(), Lists::Paged);
         let setup = Setup { cluster: self.cluster.clone(), events, namespaces: Vec::new() };
-        let controller = mywebserver::controller(&setup);
+        let controller = mywebserver::controller(setup);
         self.operator.spawn(async {
             tokio::join!(controller.run(future::pending()), write_events);
         });

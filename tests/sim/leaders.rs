@@ -203,8 +203,7 @@ impl Instance {
                 let client = Client::new(Config::in_process(link, TOKEN).unwrap()).unwrap();
                 let runtime =
                     Runtime::new(client).leader_election(LeaderElection::default()).unwrap().shard(shard);
-                let runtime =
-                    runtime.controller("example.com/simulated", |setup| mywebserver::controller(&setup));
+                let runtime = runtime.controller("example.com/simulated", mywebserver::controller);
                 tokio::select! {
                     biased;
                     () = killed.notified() => {}

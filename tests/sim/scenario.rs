@@ -177,16 +177,16 @@ pub async fn keep(
         };
         let setup = Setup { cluster: cluster.clone(), events, namespaces: Vec::new() };
         let controller: Pin<Box<dyn Future<Output = ()> + Send>> = match operator {
-            Operator::Mywebserver => Box::pin(mywebserver::controller(&setup).workers(workers).run(stop)),
+            Operator::Mywebserver => Box::pin(mywebserver::controller(setup).workers(workers).run(stop)),
             Operator::Copyrator => {
                 let settings = copyrator::Settings::default();
                 Box::pin(copyrator::controller(setup, settings).workers(workers).run(stop))
             }
             Operator::Memcached => {
-                Box::pin(memcached::controller(&setup, &Default::default()).workers(workers).run(stop))
+                Box::pin(memcached::controller(setup, &Default::default()).workers(workers).run(stop))
             }
             Operator::Database => {
-                Box::pin(database::controller(&setup, &Default::default()).workers(workers).run(stop))
+                Box::pin(database::controller(setup, &Default::default()).workers(workers).run(stop))
             }
         };
         *lock(&current) = Some(cluster);

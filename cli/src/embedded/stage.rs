@@ -57,7 +57,7 @@ impl DemoServer {
         post(&client, path, &mywebserver::types::definition()).await?;
         let cluster = Cluster::new(client.clone(), Lists::Paged);
         let (events, write_events) = mywebserver::events(client.clone(), "demo".to_owned());
-        let controller = mywebserver::controller(&Setup { cluster, events, namespaces: Vec::new() });
+        let controller = mywebserver::controller(Setup { cluster, events, namespaces: Vec::new() });
         stage.tasks.spawn(async move {
             tokio::join!(controller.run(std::future::pending()), write_events);
         });

@@ -12,7 +12,7 @@ use listwatch::{
     crd,
     rbac::Verb,
     resource::{ObjectMeta, Scope},
-    runtime::{self, Runtime, RuntimeError},
+    runtime::{self, Runtime},
     webhook::{Decision, Review, Validator, Webhooks},
 };
 use schemars::JsonSchema;
@@ -148,8 +148,7 @@ fn operator(runtime: Runtime) -> Runtime {
     })
 }
 
-fn main() -> Result<(), RuntimeError> {
-    listwatch::log::start()?;
+fn main() -> std::process::ExitCode {
     runtime::main("site-operator", operator)
 }
 

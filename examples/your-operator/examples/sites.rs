@@ -7,7 +7,7 @@ use listwatch::{
     controller::{Controller, Named, Next, Operator, Reconcile, ReconcileError},
     crd,
     resource::{Condition, Key, LabelSelector, Labels, ObjectMeta, conditions::Verdict, kinds::*},
-    runtime::{self, RuntimeError, Setup},
+    runtime::{self, Setup},
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -126,7 +126,7 @@ impl Operator for Sites {
     }
 }
 
-fn controller(setup: &Setup) -> Controller<Sites> {
+fn controller(setup: Setup) -> Controller<Sites> {
     let mut sites = setup.kind::<Site>(OPERATOR);
     sites.needs_pods();
     let secrets = sites.named(|site| [secret_of(site)]);
@@ -140,10 +140,9 @@ fn controller(setup: &Setup) -> Controller<Sites> {
     sites.run_by(Sites { deployments, secrets, policies })
 }
 
-fn main() -> Result<(), RuntimeError> {
-    listwatch::log::start()?;
+fn main() -> std::process::ExitCode {
     runtime::main(OPERATOR, |runtime| {
-        runtime.definitions(definitions()).controller("example.com/sites", |setup| controller(&setup))
+        runtime.definitions(definitions()).controller("example.com/sites", controller)
     })
 }
 
@@ -170,7 +169,7 @@ mod tests {
         let (client, key) = (&server.client, Key::namespaced("default", "shop"));
         let site: Site = object("shop", json!({"spec": {"image": "nginx", "secret": "keys"}}));
         client.create(&site).await.expect("a Site");
-        let run = async || server.run(|setup| controller(&setup)).await;
+        let run = async || server.run(controller).await;
         assert_eq!(run().await, ["PATCH sites/shop/status 200"]);
         let site = client.get::<Site>(&key).await.expect("the Site");
         let found = site.status.conditions.iter().find(|condition| condition.r#type == "SecretFound");

@@ -9,7 +9,7 @@ use listwatch::{
     children::{Children, Conditions},
     controller::{Controller, Next, Operator, Reconcile, ReconcileError},
     resource::{Labels, ObjectMeta, conditions::Verdict, kinds::ConfigMap},
-    runtime::{self, RuntimeError, Setup},
+    runtime::{self, Setup},
 };
 use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
@@ -71,17 +71,16 @@ impl Operator for Pages {
     }
 }
 
-fn controller(setup: &Setup) -> Controller<Pages> {
+fn controller(setup: Setup) -> Controller<Pages> {
     let mut pages = setup.kind::<Page>(OPERATOR);
     let operator = Pages { config_maps: pages.children(), texts: Mutex::default() };
     pages.run_by(operator)
 }
 
-fn main() -> Result<(), RuntimeError> {
-    listwatch::log::start()?;
+fn main() -> std::process::ExitCode {
     runtime::main(OPERATOR, |runtime| {
         let runtime = runtime.definitions(include_str!("../crd.yaml"));
-        runtime.controller("example.com/pages", |setup| controller(&setup))
+        runtime.controller("example.com/pages", controller)
     })
 }
 

@@ -38,7 +38,7 @@ async fn the_config_map_of_a_page_has_its_text_again_after_a_change() {
     let spec = PageSpec { url: texts().await, every_seconds: 3600 };
     let page = Page { metadata, spec, status: Conditions::default() };
     server.client.create(&page).await.expect("a Page");
-    let start = async || server.run(|setup| controller(&setup)).await;
+    let start = async || server.run(controller).await;
     // The first reconcile creates the ConfigMap, the second one writes the status. Both have the text of one request.
     assert_eq!(start().await, ["POST configmaps/motd 201", "PATCH pages/motd/status 200"]);
 
@@ -73,7 +73,7 @@ async fn a_page_that_does_not_decode_says_so_in_its_status() {
     let spec = json!({"url": "http://motd.example.com/", "everySeconds": -1});
     let page = earlier::Page { metadata, spec, status: Conditions::default() };
     server.client.create(&page).await.expect("a Page");
-    let writes = server.run(|setup| controller(&setup)).await;
+    let writes = server.run(controller).await;
     assert_eq!(writes, ["PATCH pages/motd/status 200"]);
     let page: earlier::Page = server.client.get(&key).await.expect("the Page");
     assert_eq!(page.status.conditions[0].reason, "InvalidSpec");
