@@ -506,6 +506,23 @@ mod tests {
         }
     }
 
+    /// The metric had the first list alone, so nobody heard of a collection that is listed again and again.
+    #[cfg(feature = "testing")]
+    #[tokio::test(start_paused = true)]
+    async fn each_complete_list_is_counted_by_why_it_began() {
+        use crate::{metrics::TextFormat, testing::TestServer};
+        let TestServer { server, client } = TestServer::start(&[]).await;
+        let cluster = Cluster::new(client, Lists::Paged);
+        let _watch = cluster.watch::<Service>([Scope::default()]);
+        server.fault(listwatch_apiserver::Fault::ExpireWatches.times(1).after_lines(0));
+        tokio::time::sleep(std::time::Duration::from_secs(60)).await;
+        let text = cluster.metrics().text(TextFormat::Prometheus, Vec::new(), 0).expect("text");
+        for reason in ["Start", "Expired"] {
+            let sample = format!(r#"listwatch_lists_total{{resource="services",reason="{reason}"}} 1"#);
+            assert!(text.lines().any(|line| line == sample), "{text}");
+        }
+    }
+
     /// `timeoutSeconds` depends on the HTTP version. Before the first list, only the answer to GET /version shows it.
     #[tokio::test]
     async fn the_first_streaming_list_may_last_as_long_as_every_other_watch() {

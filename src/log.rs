@@ -1,7 +1,7 @@
 //! The log: lines on standard error, as text on a terminal and as JSON otherwise.
 //!
 //! ```text
-//! {"timestamp":"…","level":"INFO","message":"synced","watch":"services in all namespaces","objects":3,"target":"listwatch::cluster"}
+//! {"timestamp":"…","level":"INFO","message":"synced","watch":"services in all namespaces","objects":3,"target":"listwatch::watch::health"}
 //! ```
 
 use std::{

@@ -131,7 +131,7 @@ pub async fn watch_collection<K: Resource>(
                 // This permit is held until the page is in the Store.
                 let _permit = permit;
                 match client.list_page(&collection, &page).await.inspect(|_| health.heard()) {
-                    Ok(page) => read_page(page, &mut machine, store, &collection),
+                    Ok(page) => read_page(page, &mut machine, store, health, &collection),
                     Err(error) => Err(End::failed(&error, &collection)),
                 }
             }
@@ -185,6 +185,7 @@ fn read_page<K: Resource>(
     page: PageBody,
     machine: &mut Machine,
     store: &Store<K>,
+    health: &Health,
     collection: &Collection,
 ) -> Result<(), End> {
     let Collection { resource, scope, .. } = collection;
@@ -206,7 +207,10 @@ fn read_page<K: Resource>(
     });
     let (version, continue_token) = read.map_err(|error| End::failed(&error, collection))?;
     match machine.page(&version, &continue_token) {
-        Effect::Complete(version) => store.list_ends(&version),
+        Effect::Complete(version) => {
+            store.list_ends(&version);
+            health.list_ends(store.len());
+        }
         Effect::End(how) => {
             let problem = "a page of a list repeats its own continue token".to_owned();
             return Err(End { how, problem });
@@ -298,8 +302,10 @@ fn read_lines<K: Resource>(
             let problem = format!("a line that is not a watch event: {error}: {start:?}…");
             End { how: EndReason::Garbled, problem }
         })?;
-        if let Effect::End(how) = effect {
-            return Err(End { how, problem });
+        match effect {
+            Effect::End(how) => return Err(End { how, problem }),
+            Effect::Complete(_) => health.list_ends(store.len()),
+            Effect::Apply | Effect::Remove | Effect::Listed | Effect::Bookmark(_) | Effect::Skip => {}
         }
     }
 }

@@ -9,14 +9,13 @@ use std::{
 use listwatch_formats::selector::Selector;
 use smol_str::SmolStr;
 use tokio::task::JoinHandle;
-use tracing::info;
 
 use super::{Cluster, Watch};
 use crate::{
     client::{Client, qualified},
     locked,
     resource::{Key, Labels, Resource, Scope},
-    store::{Change, Kept, Listening, Portion, Store},
+    store::{Kept, Portion, Store},
     watch::{Health, Lists, watch},
 };
 
@@ -74,7 +73,6 @@ pub(super) struct Stream<K> {
     pub(super) store: Arc<Store<K>>,
     pub(super) health: Arc<Health>,
     task: JoinHandle<()>,
-    _listening: Listening,
 }
 
 impl<K> Drop for Stream<K> {
@@ -195,15 +193,6 @@ impl<K: Resource> Stream<K> {
         let store = Arc::new(Store::keeping(kept));
         let metrics = client.metrics().watch(qualified(K::GROUP, K::PLURAL));
         let health = Arc::new(Health::new(format!("{} in {scope}", K::PLURAL)).measured_by(metrics));
-        let _listening = store.listen({
-            let (store, health) = (Arc::downgrade(&store), Arc::clone(&health));
-            move |change| {
-                if let (Change::Synced, Some(store)) = (change, store.upgrade()) {
-                    health.synced();
-                    info!(target: "listwatch::cluster", watch = health.what(), objects = store.len(), "synced");
-                }
-            }
-        });
         let task = tokio::spawn({
             let (scope, store, health) = (scope.clone(), Arc::clone(&store), Arc::clone(&health));
             async move {
@@ -213,7 +202,7 @@ impl<K: Resource> Stream<K> {
             }
         });
         let selector = Selector::parse(&scope.labels).ok().filter(|_| scope.fields.is_empty());
-        Stream { scope, selector, store, health, task, _listening }
+        Stream { scope, selector, store, health, task }
     }
 
     /// Whether the scope is known not to select an object with these labels.

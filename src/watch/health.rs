@@ -30,7 +30,7 @@ pub struct Health {
     /// The watched collection, for people: `deployments in all namespaces, labels app=web`.
     what: String,
     state: Mutex<Progress>,
-    /// A list is complete.
+    /// The first list is complete.
     synced: Notify,
     metrics: Option<WatchMetrics>,
 }
@@ -182,14 +182,16 @@ impl Health {
         state.outage.as_ref().filter(|outage| outage.is_forbidden).map(|outage| outage.problem.clone())
     }
 
-    /// A list is complete.
-    pub(crate) fn synced(&self) {
+    /// A list is complete: the Store has this many objects.
+    pub(super) fn list_ends(&self, objects: usize) {
         let mut state = locked(&self.state);
-        state.is_synced = true;
         if let (Some(reason), Some(metrics)) = (state.list.take(), &self.metrics) {
             metrics.listed(reason);
         }
-        self.synced.notify_waiters();
+        if !mem::replace(&mut state.is_synced, true) {
+            info!(watch = self.what, objects, "synced");
+            self.synced.notify_waiters();
+        }
     }
 
     /// Waits until the first list is complete.
