@@ -31,7 +31,7 @@ use serde::Serialize;
 
 use crate::{
     cluster::{Cluster, Watch},
-    correction_backoff::{CHANGES, CORRECTIONS, CorrectionBackoff},
+    correction_backoff::CorrectionBackoff,
     resource::{Key, Resource, list::Found},
 };
 use by_owner::ByOwner;
@@ -57,12 +57,10 @@ const LOG: &str = module_path!();
 pub struct Children<K> {
     cluster: Cluster,
     watch: Watch<K>,
-    /// The corrections that another writer keeps reverting.
+    /// The corrections that another writer keeps reverting, and the writes of children whose desired state has changed again.
     corrections: CorrectionBackoff,
     /// The writes that the API server has refused.
     refused: Arc<RefusedWrites>,
-    /// The writes of children whose desired state has changed again.
-    changes: CorrectionBackoff,
     last_writes: Arc<LastWrites>,
     /// The children of each owner.
     by_owner: Arc<ByOwner<K>>,
@@ -79,9 +77,8 @@ impl<K: Resource + Serialize> Children<K> {
         Children {
             cluster: cluster.clone(),
             watch: watch.clone(),
-            corrections: CorrectionBackoff::new(CORRECTIONS),
+            corrections: CorrectionBackoff::default(),
             refused: Arc::default(),
-            changes: CorrectionBackoff::new(CHANGES),
             by_owner: Arc::new(ByOwner::new(cluster, watch, &last_writes)),
             last_writes,
             new_in_selector: None,
@@ -115,8 +112,10 @@ impl<K: Resource + Serialize> Children<K> {
         self.to_keep(owner, desired, stage).outcome().await
     }
 
-    fn to_keep<'a, O>(&'a self, owner: &'a O, desired: &'a K, stage: Stage) -> Keep<'a, O, K> {
-        Keep { children: self, owner, desired, key: desired.key(), hash: write::hash(desired), stage }
+    fn to_keep<'a, O: Resource>(&'a self, owner: &'a O, desired: &'a K, stage: Stage) -> Keep<'a, O, K> {
+        let key = desired.key();
+        let last = self.last_writes.of(owner.metadata(), &key);
+        Keep { children: self, owner, desired, key, hash: write::hash(desired), last, stage }
     }
 
     /// The reporter says when the refused writes of these children are tried again.

@@ -24,14 +24,14 @@ use tracing::info;
 
 use super::{
     Children, LOG, adopt,
-    outcome::{Child, Failure, Outcome, Stage, Step},
+    outcome::{Child, Outcome, Stage, Step},
     reset::reset,
-    write::{self, Difference, Write},
+    write::{self, Difference, LastWrite, Write},
 };
 use crate::{
     client::Error,
     cluster::Cluster,
-    correction_backoff::CorrectionBackoff,
+    correction_backoff::{CHANGES, CORRECTIONS, Limit},
     resource::{
         Key, Meta, ObjectMeta, Resource, diff,
         list::{Found, Partial, PartialCause},
@@ -47,6 +47,8 @@ pub(super) struct Keep<'a, O, K> {
     pub(super) key: Key,
     /// The hash of `desired`, by which it is known again.
     pub(super) hash: u64,
+    /// The last write of the child, before this one.
+    pub(super) last: LastWrite,
     pub(super) stage: Stage,
 }
 
@@ -71,9 +73,9 @@ impl Ownership {
 }
 
 /// A write that need not wait, because it was not repeated too often.
-struct Turn<'a> {
-    backoff: &'a CorrectionBackoff,
+struct Turn {
     id: String,
+    limit: Limit,
     /// Whether another client has changed or deleted the child since this process saw it as desired.
     is_drift: bool,
 }
@@ -85,7 +87,7 @@ impl<O: Resource, K: Resource + Serialize> Keep<'_, O, K> {
             Some(Found::Partial(partial)) => self.unread(&partial).await,
             None => match self.children.watch.lacks(self.desired.metadata()) {
                 None => self.missing().await,
-                Some(lack) => Err(Error::new("keep", self.key.to_string(), lack).into()),
+                Some(lack) => Err(Error::new("keep", self.key.to_string(), lack)),
             },
         };
         let last_writes = &self.children.last_writes;
@@ -105,12 +107,12 @@ impl<O: Resource, K: Resource + Serialize> Keep<'_, O, K> {
         let create = || refused.unless_refused(owner, &self.key, &name, self.create());
         if self.stage == Stage::New {
             match create().await {
-                Err(failure) if failure.error.is_already_exists() => {}
+                Err(error) if error.is_already_exists() => {}
                 created => return created,
             }
         }
         if let Some(error) = refused.pending(&owner.uid, &write::id(owner, &self.key, &name)) {
-            return Err(error.into());
+            return Err(error);
         }
         // The watch may miss an object of that name: it has a label selector. So a GET comes first, because a create counts
         // against a ResourceQuota even if it fails. The owner may be gone; then the garbage collector would delete each
@@ -119,7 +121,7 @@ impl<O: Resource, K: Resource + Serialize> Keep<'_, O, K> {
             (_, Ok(false)) => Ok((Child::OwnerGone, None)),
             (Ok(live), Ok(true)) => self.present(live).await,
             (Err(error), Ok(true)) if error.is_not_found() => create().await,
-            (_, Err(error)) | (Err(error), _) => Err(error.into()),
+            (_, Err(error)) | (Err(error), _) => Err(error),
         }
     }
 
@@ -134,11 +136,12 @@ impl<O: Resource, K: Resource + Serialize> Keep<'_, O, K> {
         } else {
             Write::Created(child)
         };
-        turn.backoff.count(turn.id);
-        match self.learn(&created) {
-            Ok(_) => Ok((Child::Kept(created), Some(write))),
-            Err(error) => Err(Failure { error, live: Some(created), write: Some(write) }),
-        }
+        self.children.corrections.count(turn.id, turn.limit);
+        let child = match self.learn(&created) {
+            Ok(_) => Child::Kept(created),
+            Err(error) => Child::Failed { error, live: Some(created) },
+        };
+        Ok((child, Some(write)))
     }
 
     /// Reads a child, unless it belongs to another owner.
@@ -157,7 +160,7 @@ impl<O: Resource, K: Resource + Serialize> Keep<'_, O, K> {
             Ownership::Ours | Ownership::Foreign => match cluster.get_live::<K>(&self.key).await {
                 Ok(live) => self.present(live).await,
                 Err(error) if error.is_not_found() => self.missing().await,
-                Err(error) => Err(error.into()),
+                Err(error) => Err(error),
             },
         }
     }
@@ -174,7 +177,7 @@ impl<O: Resource, K: Resource + Serialize> Keep<'_, O, K> {
         if live.metadata().is_terminating() {
             return Ok((Child::Awaited(Some(live)), None));
         }
-        if self.children.last_writes.has(self.owner, self.hash, &*live) {
+        if self.last.has(self.hash, &*live) {
             return Ok((Child::Kept(live), None));
         }
         let operations = self.differences(&live);
@@ -185,7 +188,7 @@ impl<O: Resource, K: Resource + Serialize> Keep<'_, O, K> {
         let change = write::change::<K>(&self.key, operations.iter().map(write::path));
         let (owner, patching) = (self.owner.metadata(), self.patch(&live, operations));
         let patched = self.children.refused.unless_refused(owner, &self.key, &change, patching).await;
-        patched.map_err(|failure| Failure { live: failure.live.or(Some(live)), ..failure })
+        patched.or_else(|error| Ok((Child::Failed { error, live: Some(live) }, None)))
     }
 
     /// Patches what differs, unless admission alone has made it differ, and compares the answer.
@@ -209,8 +212,7 @@ impl<O: Resource, K: Resource + Serialize> Keep<'_, O, K> {
         let change = self.change(&differences);
         let turn = self.turn(&change, || changed_back::<O, K>(&differences))?;
         let (patched, mut change) = self.send(live, operations, change).await?;
-        let failed = |error| Failure { error, live: Some(Arc::clone(&patched)), write: None };
-        let mutated = self.learn(&patched).map_err(failed)?;
+        let mutated = self.learn(&patched)?;
         if !mutated.is_empty() {
             differences.retain(|difference| mutated.iter().all(|mutation| mutation.path != difference.path));
             if differences.is_empty() {
@@ -226,7 +228,7 @@ impl<O: Resource, K: Resource + Serialize> Keep<'_, O, K> {
             info!(target: LOG, %key, change, "child updated");
             Write::Updated(change)
         };
-        turn.backoff.count(turn.id);
+        self.children.corrections.count(turn.id, turn.limit);
         Ok((Child::Kept(patched), Some(write)))
     }
 
@@ -296,13 +298,12 @@ impl<O: Resource, K: Resource + Serialize> Keep<'_, O, K> {
     }
 
     /// Fails while a write must wait because it has been repeated too often. `undone`: what another client does then.
-    fn turn(&self, change: &str, undone: impl FnOnce() -> String) -> Result<Turn<'_>, Error> {
-        let Children { last_writes, corrections, changes, .. } = self.children;
-        let is_drift = last_writes.had(self.owner, &self.key, self.hash);
-        let (backoff, what) = if is_drift { (corrections, change) } else { (changes, "") };
+    fn turn(&self, change: &str, undone: impl FnOnce() -> String) -> Result<Turn, Error> {
+        let is_drift = self.last.desired == Some(self.hash);
+        let (limit, what) = if is_drift { (CORRECTIONS, change) } else { (CHANGES, "") };
         let id = write::id(self.owner.metadata(), &self.key, what);
-        if !backoff.must_wait(&id) {
-            return Ok(Turn { backoff, id, is_drift });
+        if !self.children.corrections.must_wait(&id) {
+            return Ok(Turn { id, limit, is_drift });
         }
         let again = "the operator has changed it many times within seconds: `desired` may differ at each call; backing off";
         let cause = if is_drift { undone() } else { again.to_owned() };

@@ -1,7 +1,7 @@
 //! The types that [`Children::keep`](super::Children::keep) takes and returns: the stage of an owner, what became of a child, and of all
 //! children together, with the conditions that follow.
 
-use std::{borrow::Borrow, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use smol_str::format_smolstr;
 
@@ -75,34 +75,11 @@ pub enum Child<K> {
 }
 
 /// The result of a step towards the desired state of a child: the child, and the write, if there was one.
-pub(super) type Step<K> = Result<(Child<K>, Option<Write>), Failure<K>>;
-
-/// Why a step failed.
-#[derive(Debug)]
-pub struct Failure<K> {
-    pub(super) error: Error,
-    /// The present state of the child, if it is known and ours.
-    pub(super) live: Option<Arc<K>>,
-    /// A write that succeeded before the failure.
-    pub(super) write: Option<Write>,
-}
-
-impl<K> From<Error> for Failure<K> {
-    fn from(error: Error) -> Failure<K> {
-        Failure { error, live: None, write: None }
-    }
-}
-
-impl<K> Borrow<Error> for Failure<K> {
-    fn borrow(&self) -> &Error {
-        &self.error
-    }
-}
+pub(super) type Step<K> = Result<(Child<K>, Option<Write>), Error>;
 
 impl<K> From<Step<K>> for Outcome<K> {
     fn from(step: Step<K>) -> Outcome<K> {
-        let (child, write) =
-            step.unwrap_or_else(|Failure { error, live, write }| (Child::Failed { error, live }, write));
+        let (child, write) = step.unwrap_or_else(|error| (Child::Failed { error, live: None }, None));
         Outcome { child, write, mutations: Vec::new() }
     }
 }

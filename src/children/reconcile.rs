@@ -24,7 +24,7 @@ use super::{
     Children,
     events::Reporter,
     keep::{self, is_wanted},
-    outcome::{Child, Failure, Outcome, Outcomes, Stage, Step, UNSEEN_RECHECK},
+    outcome::{Child, Outcome, Outcomes, Stage, Step, UNSEEN_RECHECK},
     refusal::Refusal,
     status::Reported,
     write::{self, Write},
@@ -148,7 +148,7 @@ impl<K: Resource> Reconcile<K> {
         match cluster.get_live::<Meta<C>>(key).await {
             Ok(live) => return Ok((Child::Kept(live), None)),
             Err(error) if error.is_not_found() => {}
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(error),
         }
         if self.stage != Stage::New && !is_wanted(cluster, owner).await? {
             return Ok((Child::OwnerGone, None));
@@ -174,10 +174,10 @@ impl<K: Resource> Reconcile<K> {
             let key = live.key();
             let change = write::change::<C>(&key, operations.iter().map(write::path));
             let patching = self.reporter.cluster.patch(&*live, operations);
-            match self.reporter.refused.unless_refused(self.metadata(), &key, &change, patching).await {
-                Ok(patched) => Ok((Child::Kept(patched), Some(Write::Updated(change)))),
-                Err(error) => Err(Failure { error, live: Some(live), write: None }),
-            }
+            Ok(match self.reporter.refused.unless_refused(self.metadata(), &key, &change, patching).await {
+                Ok(patched) => (Child::Kept(patched), Some(Write::Updated(change))),
+                Err(error) => (Child::Failed { error, live: Some(live) }, None),
+            })
             .into()
         })
     }

@@ -7,7 +7,7 @@
 //!   200 ms … 30 s later                       PATCH persistentvolumeclaims/data-db-0
 //! ```
 
-use std::{borrow::Borrow, collections::HashMap, sync::Mutex, time::Duration};
+use std::{collections::HashMap, sync::Mutex, time::Duration};
 
 use tokio::time::Instant;
 
@@ -40,26 +40,24 @@ struct RefusedWrite {
 
 impl RefusedWrites {
     /// Runs something that ends in the write `what` of a child, unless the API server has refused this write and its pause is not over.
-    pub(super) fn unless_refused<T, E: Borrow<Error> + From<Error>>(
+    pub(super) fn unless_refused<T>(
         &self,
         owner: &ObjectMeta,
         child: &Key,
         what: &str,
-        writing: impl Future<Output = Result<T, E>> + Send,
-    ) -> impl Future<Output = Result<T, E>> + Send {
+        writing: impl Future<Output = Result<T, Error>> + Send,
+    ) -> impl Future<Output = Result<T, Error>> + Send {
         let write = write::id(owner, child, what);
         // Boxed: a step may have others in it, and each would be as large as all of them.
         let writing = Box::pin(writing);
         async move {
             if let Some(error) = self.pending(&owner.uid, &write) {
-                return Err(error.into());
+                return Err(error);
             }
             let result = writing.await;
             // Any other failure is one of the whole reconcile.
             match &result {
-                Err(error) if Refusal::of(error.borrow()).is_some() => {
-                    self.refused(&owner.uid, write, error.borrow());
-                }
+                Err(error) if Refusal::of(error).is_some() => self.refused(&owner.uid, write, error),
                 Ok(_) | Err(_) => self.accepted(&owner.uid, &write),
             }
             result

@@ -48,16 +48,27 @@ pub(super) struct LastWrites {
     known: Mutex<BTreeMap<(Uid, Key), LastWrite>>,
 }
 
-#[derive(Default)]
-struct LastWrite {
-    /// The hash of the desired state that the child had last.
-    desired: Option<u64>,
+/// The last write of a child.
+#[derive(Clone, Default)]
+pub(super) struct LastWrite {
+    /// The hash of the desired state that the child had last. If it is the present one, another client has changed or deleted the child
+    /// since. Otherwise the desired state is new, or this process has not seen the child as desired yet.
+    pub(super) desired: Option<u64>,
     /// The resourceVersion that the child had then.
     version: SmolStr,
     /// The owner's generation when admission changed the fields.
     generation: i64,
     /// The fields in which the answer differs from the write.
     mutations: Vec<Difference>,
+}
+
+impl LastWrite {
+    /// Whether this version of the child was in this desired state, whole. Then it still is, and need not be compared.
+    pub(super) fn has(&self, desired: u64, child: &impl Resource) -> bool {
+        self.desired == Some(desired)
+            && self.version == child.metadata().resource_version
+            && self.mutations.is_empty()
+    }
 }
 
 /// A field of a child that differs from the desired one.
@@ -111,24 +122,15 @@ impl fmt::Display for Difference {
 }
 
 impl LastWrites {
+    /// The last write of a child.
+    pub(super) fn of(&self, owner: &ObjectMeta, child: &Key) -> LastWrite {
+        locked(&self.known).get(&(owner.uid.clone(), child.clone())).cloned().unwrap_or_default()
+    }
+
     /// The child is as desired now. `desired`: the [`hash`] of that state.
     pub(super) fn kept<O: Resource>(&self, owner: &O, desired: u64, child: &impl Resource) {
         let version = child.metadata().resource_version.clone();
         self.with(owner, &child.key(), |known| (known.desired, known.version) = (Some(desired), version));
-    }
-
-    /// Whether the child was in this desired state before, so that another client has changed or deleted it since. Otherwise the
-    /// desired state is new, or this process has not seen the child as desired yet.
-    pub(super) fn had<O: Resource>(&self, owner: &O, child: &Key, desired: u64) -> bool {
-        self.with(owner, child, |known| known.desired == Some(desired))
-    }
-
-    /// Whether this version of the child was in this desired state, whole. Then it still is, and need not be compared.
-    pub(super) fn has<O: Resource>(&self, owner: &O, desired: u64, child: &impl Resource) -> bool {
-        let version = &child.metadata().resource_version;
-        self.with(owner, &child.key(), |known| {
-            known.desired == Some(desired) && known.version == *version && known.mutations.is_empty()
-        })
     }
 
     /// The differences that were not made by admission, as far as known. Forgets the fields that no longer differ.
@@ -272,8 +274,12 @@ mod tests {
             Service { metadata, ..Service::default() }
         };
         let (writes, children) = (LastWrites::default(), [None, Some(""), Some("b"), Some("c")].map(child));
-        let known =
-            |uid: &str| children.iter().filter(|child| writes.had(&owner(uid), &child.key(), 1)).count();
+        let known = |uid: &str| {
+            children
+                .iter()
+                .filter(|child| writes.of(&owner(uid).metadata, &child.key()).desired == Some(1))
+                .count()
+        };
         for (uid, child) in
             ["u1", "u2", "u3"].iter().flat_map(|uid| children.iter().map(move |child| (uid, child)))
         {

@@ -22,7 +22,7 @@ use crate::{
     children::{Children, OfOwner, Reporter, Statuses},
     client::Leadership,
     cluster::{Cluster, Index, Watch},
-    correction_backoff::{CORRECTIONS, CorrectionBackoff},
+    correction_backoff::CorrectionBackoff,
     queue::{Queue, Urgency},
     rbac::{Permission, Reach, Verb},
     resource::{Key, Resource, Scope, kinds::PodReadiness, list::Found},
@@ -266,7 +266,7 @@ impl<K: Resource> Builder<K> {
             named,
             workers: WORKERS,
             leadership: Leadership::always(),
-            corrections: CorrectionBackoff::new(CORRECTIONS),
+            corrections: CorrectionBackoff::default(),
             large: tokio::sync::Mutex::default(),
         }
     }

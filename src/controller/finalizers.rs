@@ -18,6 +18,7 @@ use tracing::{debug, info};
 use super::{Cleanup, Controller, LOG, Next, Operator, ReconcileError};
 use crate::{
     children::FINALIZER_REMOVED,
+    correction_backoff::CORRECTIONS,
     resource::{ObjectMeta, Resource, conditions::Verdict, list::Found},
 };
 
@@ -62,7 +63,7 @@ impl<O: Operator> Controller<O> {
             None => json!({"op": "add", "path": "/metadata/finalizers/-", "value": finalizer}),
         };
         self.shared.cluster.patch(&**object, vec![operation]).await?;
-        self.corrections.count(correction);
+        self.corrections.count(correction, CORRECTIONS);
         Ok(Some(Next::After(Duration::ZERO)))
     }
 
