@@ -250,7 +250,7 @@ impl Cluster {
         }
     }
 
-    /// Applies the operations that [`diff::between`](crate::resource::diff::between) computed, if `live` is still the present
+    /// Applies operations, such as those of [`diff::operations`](crate::resource::diff::operations), if `live` is still the present
     /// version. Otherwise fails with [`Error::is_conflict`]: read again and decide again.
     pub async fn patch<K: Resource>(&self, live: &K, operations: Vec<Value>) -> Result<Arc<K>, Error> {
         self.patch_part(&live.key(), Part::Object, &versioned(live, operations)).await

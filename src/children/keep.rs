@@ -26,14 +26,15 @@ use super::{
     Children, LOG, adopt,
     outcome::{Child, Outcome, Stage, Step},
     reset::reset,
-    write::{self, Difference, LastWrite, Write},
+    write::{self, LastWrite, Write},
 };
 use crate::{
     client::Error,
     cluster::Cluster,
     correction_backoff::{CHANGES, CORRECTIONS, Limit},
     resource::{
-        Key, Meta, ObjectMeta, Resource, diff,
+        Key, Meta, ObjectMeta, Resource,
+        diff::{self, Difference},
         list::{Found, Partial, PartialCause},
         owned_fields,
     },
@@ -180,23 +181,22 @@ impl<O: Resource, K: Resource + Serialize> Keep<'_, O, K> {
         if self.last.has(self.hash, &*live) {
             return Ok((Child::Kept(live), None));
         }
-        let operations = self.differences(&live);
-        if operations.is_empty() {
+        let differences = self.differences(&live);
+        if differences.is_empty() {
             self.children.last_writes.learn(self.owner, &self.key, Vec::new());
             return Ok((Child::Kept(live), None));
         }
-        let change = write::change::<K>(&self.key, operations.iter().map(write::path));
-        let (owner, patching) = (self.owner.metadata(), self.patch(&live, operations));
+        let change = self.change(&differences);
+        let (owner, patching) = (self.owner.metadata(), self.patch(&live, differences));
         let patched = self.children.refused.unless_refused(owner, &self.key, &change, patching).await;
         patched.or_else(|error| Ok((Child::Failed { error, live: Some(live) }, None)))
     }
 
     /// Patches what differs, unless admission alone has made it differ, and compares the answer.
-    async fn patch(&self, live: &Arc<K>, operations: Vec<Value>) -> Step<K> {
+    async fn patch(&self, live: &Arc<K>, mut all: Vec<Difference>) -> Step<K> {
         let Children { cluster, last_writes, .. } = self.children;
-        let differences = Difference::all(&**live, &operations);
-        let mut differences = last_writes.not_by_admission(self.owner, &self.key, differences);
         let is_immutable = |difference: &Difference| live.is_immutable(&difference.path);
+        let mut differences = last_writes.not_by_admission(self.owner, &self.key, all.clone());
         if differences.iter().any(is_immutable) {
             // Admission may have changed the field when the child was created, for an earlier generation or before a restart. A dry run
             // shows the differences that a new child would have.
@@ -211,7 +211,8 @@ impl<O: Resource, K: Resource + Serialize> Keep<'_, O, K> {
         }
         let change = self.change(&differences);
         let turn = self.turn(&change, || changed_back::<O, K>(&differences))?;
-        let (patched, mut change) = self.send(live, operations, change).await?;
+        all.retain(|difference| !is_immutable(difference));
+        let (patched, mut change) = self.send(live, diff::operations(&all), change).await?;
         let mutated = self.learn(&patched)?;
         if !mutated.is_empty() {
             differences.retain(|difference| mutated.iter().all(|mutation| mutation.path != difference.path));
@@ -236,11 +237,10 @@ impl<O: Resource, K: Resource + Serialize> Keep<'_, O, K> {
     async fn send(
         &self,
         live: &K,
-        mut operations: Vec<Value>,
+        operations: Vec<Value>,
         change: String,
     ) -> Result<(Arc<K>, String), Error> {
         let cluster = &self.children.cluster;
-        operations.retain(|operation| !live.is_immutable(write::path(operation)));
         match cluster.patch(live, operations.clone()).await {
             Ok(patched) => Ok((patched, change)),
             Err(error) => {
@@ -274,7 +274,7 @@ impl<O: Resource, K: Resource + Serialize> Keep<'_, O, K> {
     /// Adopts an object that has the annotation, and then corrects it. Not if the owner no longer exists on the API server, or is
     /// being deleted: the garbage collector would delete the child.
     async fn adopt(&self, live: Arc<K>) -> Step<K> {
-        let immutable = |operation: &Value| live.is_immutable(write::path(operation));
+        let immutable = |difference: &Difference| live.is_immutable(&difference.path);
         // A child with another immutable field would be deleted.
         if !adopt::is_like::<K>(self.desired, &live) || self.differences(&live).iter().any(immutable) {
             return Ok((Child::NotOurs(self.belongs(live.metadata())), None));
@@ -310,24 +310,24 @@ impl<O: Resource, K: Resource + Serialize> Keep<'_, O, K> {
         Err(Error::new("keep", change.to_owned(), cause))
     }
 
-    /// The operations that make a child as desired.
-    fn differences(&self, live: &K) -> Vec<Value> {
+    /// What differs in a child.
+    fn differences(&self, live: &K) -> Vec<Difference> {
         let note = owned_fields::<O>();
         let noted = [live, self.desired].map(|child| child.metadata().annotations.get(&note));
         let noted = noted.into_iter().flatten().flat_map(str::split_whitespace);
         let note = format!("/metadata/annotations/{}", note.replace('/', "~1"));
         let owning: Vec<&str> = noted.chain(self.children.owning.iter().copied()).chain([&*note]).collect();
-        let mut operations = diff::between(live, self.desired, &owning);
+        let mut differences = diff::between(live, self.desired, &owning);
         if let Some(label) = &self.children.new_in_selector {
-            operations.retain(|operation| operation["op"] != "add" || write::path(operation) != label);
+            differences.retain(|difference| difference.op != "add" || difference.path != *label);
         }
-        operations
+        differences
     }
 
     /// The fields in which the answer to a write or a dry run differs from what was sent, because admission changes them.
     /// Remembers them. Fails if the operator would no longer find the child.
     fn learn(&self, answer: &K) -> Result<Vec<Difference>, Error> {
-        let mutated = Difference::all(answer, &self.differences(answer));
+        let mutated = self.differences(answer);
         // Without our labels or ownerReference we would not find the child, and create it again and again.
         if let Some(Difference { path, .. }) = mutated.iter().find(|one| one.path.starts_with("/metadata/")) {
             let cause = format!("something in the API server undoes our change of {path:?}");

@@ -11,7 +11,6 @@
 
 use std::{
     collections::BTreeMap,
-    fmt,
     hash::{DefaultHasher, Hasher},
     sync::Mutex,
 };
@@ -22,11 +21,8 @@ use smol_str::SmolStr;
 
 use crate::{
     locked,
-    resource::{Key, ObjectMeta, Resource, Uid},
+    resource::{Key, ObjectMeta, Resource, Uid, diff::Difference},
 };
-
-/// Most characters of a value in a message. A value may be a list.
-const VALUE_LENGTH_MAX: usize = 200;
 
 /// A write of a child, with its kind, name and fields: `Deployment mws-web at /spec/replicas`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,56 +64,6 @@ impl LastWrite {
         self.desired == Some(desired)
             && self.version == child.metadata().resource_version
             && self.mutations.is_empty()
-    }
-}
-
-/// A field of a child that differs from the desired one.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Difference {
-    /// A JSON pointer.
-    pub(super) path: String,
-    /// The desired value; `null` if it is absent.
-    wanted: Value,
-    /// The present value; `null` if it is absent.
-    is: Value,
-    /// Whether the values must not be shown: the child is a Secret.
-    is_secret: bool,
-}
-
-impl Difference {
-    /// The fields of a live child that these operations would change.
-    pub(super) fn all<K: Resource + Serialize>(live: &K, operations: &[Value]) -> Vec<Difference> {
-        if operations.is_empty() {
-            return Vec::new();
-        }
-        let live = serde_json::to_value(live).unwrap_or_default();
-        let mutation = |operation: &Value| {
-            let path = operation["path"].as_str()?.to_owned();
-            let is = live.pointer(&path).cloned().unwrap_or_default();
-            let is_secret = (K::GROUP, K::KIND) == ("", "Secret");
-            Some(Difference { path, wanted: operation["value"].clone(), is, is_secret })
-        };
-        operations.iter().filter_map(mutation).collect()
-    }
-}
-
-impl fmt::Display for Difference {
-    /// `/spec/replicas: 3 became 1`
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.is_secret {
-            return f.write_str(&self.path);
-        }
-        let text = |value: &Value| match value {
-            Value::Null => "nothing".to_owned(),
-            value => {
-                let text = value.to_string();
-                match text.char_indices().nth(VALUE_LENGTH_MAX) {
-                    Some((end, _)) => format!("{}…", &text[..end]),
-                    None => text,
-                }
-            }
-        };
-        write!(f, "{}: {} became {}", self.path, text(&self.wanted), text(&self.is))
     }
 }
 
@@ -217,10 +163,11 @@ pub(super) fn path(operation: &Value) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
-    use crate::resource::kinds::{Secret, Service, ServiceSpec};
+    use crate::resource::{
+        diff,
+        kinds::{Service, ServiceSpec},
+    };
 
     #[test]
     fn a_mutation_is_known_for_one_generation_and_while_the_field_has_that_value() {
@@ -228,11 +175,11 @@ mod tests {
             let metadata = ObjectMeta { uid: "u1".into(), generation, ..ObjectMeta::default() };
             Service { metadata, ..Service::default() }
         };
-        let differs = |is: &str| {
-            let operations = [json!({"op": "replace", "path": "/spec/type", "value": "ClusterIP"})];
-            let spec = ServiceSpec { r#type: is.into(), ..ServiceSpec::default() };
-            Difference::all(&Service { spec, ..Service::default() }, &operations)
+        let of_type = |r#type: &str| {
+            let spec = ServiceSpec { r#type: r#type.into(), ..ServiceSpec::default() };
+            Service { spec, ..Service::default() }
         };
+        let differs = |is: &str| diff::between(&of_type(is), &of_type("ClusterIP"), &[]);
         let (one, other) = (differs("NodePort"), differs("LoadBalancer"));
         let mutations = LastWrites::default();
         let (a, b) = (Key::cluster("a"), Key::cluster("b"));
@@ -287,15 +234,5 @@ mod tests {
         }
         writes.forget_all(&"u2".into());
         assert_eq!(["u1", "u2", "u3"].map(known), [4, 0, 4]);
-    }
-
-    #[test]
-    fn no_value_of_a_secret_is_in_a_message() {
-        let operations = [json!({"op": "replace", "path": "/data/password", "value": "aHVudGVyMg=="})];
-        let secret =
-            json!({"metadata": {"name": "s", "resourceVersion": "1"}, "data": {"password": "b3RoZXI="}});
-        let secret: Secret = serde_json::from_value(secret).expect("a Secret");
-        let shown: Vec<_> = Difference::all(&secret, &operations).iter().map(ToString::to_string).collect();
-        assert_eq!(shown, ["/data/password"]);
     }
 }

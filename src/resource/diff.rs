@@ -1,4 +1,4 @@
-//! Compares a live object with the desired one, and computes the JSON patch between them.
+//! Compares a live object with the desired one: their differences, and the JSON patch that mends them.
 //!
 //! Several writers share an object, so each field has an owner. Our fields are the ones that `desired` sets. Any other field of
 //! the live object stays as it is, whether the API server has set its default there or another writer a value: so a field that `desired`
@@ -16,7 +16,7 @@
 //! Few lists are shared. A shared list keeps each added item: with server-side apply, a port that another writer has added to
 //! a Service stays, and every later apply fails because of its duplicate name.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, fmt};
 
 use listwatch_formats::quantity::Quantity;
 use serde::Serialize;
@@ -56,10 +56,56 @@ const METADATA: [MergeRule; 2] = [
     ("/metadata/ownerReferences", Merge::SharedBy(&["uid", "controller"])),
 ];
 
-/// The operations of a JSON patch ([RFC 6902](https://www.rfc-editor.org/rfc/rfc6902)) that make the fields of `live` that are
-/// ours like `desired`. Empty if there is no difference. `owning`: more paths that are [`Merge::Owned`].
+/// A field of a live object that is not as desired.
+#[derive(Clone, PartialEq)]
+pub struct Difference {
+    /// What mends it, as in a JSON patch: `add`, `replace` or `remove`.
+    pub(crate) op: &'static str,
+    /// A JSON pointer.
+    pub path: String,
+    /// The desired value; `null` if it is absent.
+    wanted: Value,
+    /// The present value; `null` if it is absent.
+    is: Value,
+    /// Whether the values must not be shown: the object is a Secret.
+    is_secret: bool,
+}
+
+impl Difference {
+    fn new(op: &'static str, path: String, is: &Value, wanted: &Value) -> Difference {
+        Difference { op, path, wanted: wanted.clone(), is: is.clone(), is_secret: false }
+    }
+}
+
+impl fmt::Display for Difference {
+    /// `/spec/replicas: 3 became 1`
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_secret {
+            return f.write_str(&self.path);
+        }
+        let text = |value: &Value| match value {
+            Value::Null => "nothing".to_owned(),
+            value => {
+                let text = value.to_string();
+                match text.char_indices().nth(VALUE_LENGTH_MAX) {
+                    Some((end, _)) => format!("{}…", &text[..end]),
+                    None => text,
+                }
+            }
+        };
+        write!(f, "{}: {} became {}", self.path, text(&self.wanted), text(&self.is))
+    }
+}
+
+impl fmt::Debug for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// The fields of `live` that are ours and not like `desired`. `owning`: more paths that are [`Merge::Owned`].
 #[must_use]
-pub fn between<K: Resource + Serialize>(live: &K, desired: &K, owning: &[&str]) -> Vec<Value> {
+pub fn between<K: Resource + Serialize>(live: &K, desired: &K, owning: &[&str]) -> Vec<Difference> {
     let value =
         |object| serde_json::to_value(object).expect("our types have string keys and no failing impls");
     let (live, mut desired) = (value(live), value(desired));
@@ -67,7 +113,20 @@ pub fn between<K: Resource + Serialize>(live: &K, desired: &K, owning: &[&str]) 
     for path in owning.iter().chain(&["/metadata/annotations/"]) {
         reach(&live, &mut desired, path);
     }
-    json_patch(&live, &desired, K::MERGE, owning)
+    let mut differences = differences(&live, &desired, K::MERGE, owning);
+    let is_secret = (K::GROUP, K::KIND) == ("", "Secret");
+    differences.iter_mut().for_each(|difference| difference.is_secret = is_secret);
+    differences
+}
+
+/// The operations of a JSON patch ([RFC 6902](https://www.rfc-editor.org/rfc/rfc6902)) that mend these differences.
+#[must_use]
+pub fn operations(differences: &[Difference]) -> Vec<Value> {
+    let operation = |Difference { op, path, wanted, .. }: &Difference| match *op {
+        "remove" => json!({"op": op, "path": path}),
+        _ => json!({"op": op, "path": path, "value": wanted}),
+    };
+    differences.iter().map(operation).collect()
 }
 
 /// Adds the objects on the way to a field that the live object has, so that the field is removed although `desired` does not even have the
@@ -85,12 +144,10 @@ fn reach(live: &Value, desired: &mut Value, path: &str) {
     }
 }
 
-fn json_patch(live: &Value, desired: &Value, kind: &[MergeRule], owning: &[&str]) -> Vec<Value> {
+fn differences(live: &Value, desired: &Value, kind: &[MergeRule], owning: &[&str]) -> Vec<Difference> {
     let owning = owning.iter().map(|path| (*path, Merge::Owned));
     let rules = owning.chain(kind.iter().chain(&METADATA).copied()).collect();
-    let mut comparison = Comparison { path: String::new(), operations: Vec::new() };
-    comparison.compare(&FieldRules { rules, is_owned: false }, live, desired);
-    comparison.operations
+    compare("", &FieldRules { rules, is_owned: false }, live, desired)
 }
 
 /// The rules of a kind and of all kinds, each with its whole path.
@@ -147,126 +204,113 @@ impl<'a> FieldRules<'a> {
     }
 }
 
+/// Most characters of a value in a message. A value may be a list.
+const VALUE_LENGTH_MAX: usize = 200;
 /// Most entries of a map of texts that are changed one by one. No object of our types has as many fields.
 const MAP_ENTRIES_MAX: usize = 100;
 
-/// A comparison of two objects, at one field.
-struct Comparison {
-    /// The JSON pointer of the field.
-    path: String,
-    operations: Vec<Value>,
+/// Compares the field at a path. `rules`: its own.
+fn compare(at: &str, rules: &FieldRules<'_>, live: &Value, desired: &Value) -> Vec<Difference> {
+    let replaced = || vec![Difference::new("replace", at.to_owned(), live, desired)];
+    match (rules.here(), live, desired) {
+        (Some(Merge::NotOurs), _, _) => Vec::new(),
+        // A default may also be a quantity: a `divisor`.
+        (Some(Merge::Quantity | Merge::Defaulted), live, desired)
+            if Quantity::read(live).is_some_and(|live| Quantity::read(desired) == Some(live)) =>
+        {
+            Vec::new()
+        }
+        (Some(Merge::SharedBy(keys)), Value::Array(live), Value::Array(desired)) => {
+            compare_items(at, rules, live, desired, keys)
+        }
+        // A list that is ours is replaced if any of its items differs.
+        (_, Value::Array(live), Value::Array(wanted)) => {
+            let mut items = live.iter().zip(wanted).enumerate();
+            let is_same = |(index, (live, wanted)): (usize, (&Value, &Value))| {
+                compare_below(at, rules, &index.to_string(), live, wanted).is_empty()
+            };
+            if live.len() == wanted.len() && items.all(is_same) { Vec::new() } else { replaced() }
+        }
+        (_, Value::Object(live), Value::Object(wanted)) if !(rules.is_owned && is_large(live)) => {
+            compare_fields(at, rules, live, wanted)
+        }
+        _ => replaced(),
+    }
 }
 
-impl Comparison {
-    /// Compares a field of an object, or an item of a list. `above`: the rules of the object or list.
-    fn compare_below(&mut self, above: &FieldRules<'_>, field: &str, live: &Value, desired: &Value) {
-        if live == desired {
-            return;
-        }
-        let (name, length) = self.enter(field);
-        self.compare(&above.at(&name), live, desired);
-        self.path.truncate(length);
+/// Compares a field of the object at a path, or an item of the list there. `above`: the rules of the object or list.
+fn compare_below(
+    at: &str,
+    above: &FieldRules<'_>,
+    field: &str,
+    live: &Value,
+    desired: &Value,
+) -> Vec<Difference> {
+    if live == desired {
+        return Vec::new();
     }
+    let name = pointer_step(field);
+    compare(&format!("{at}/{name}"), &above.at(&name), live, desired)
+}
 
-    /// Compares the field at the path. `rules`: its own.
-    fn compare(&mut self, rules: &FieldRules<'_>, live: &Value, desired: &Value) {
-        match (rules.here(), live, desired) {
-            (Some(Merge::NotOurs), _, _) => {}
-            // A default may also be a quantity: a `divisor`.
-            (Some(Merge::Quantity | Merge::Defaulted), live, desired)
-                if Quantity::read(live).is_some_and(|live| Quantity::read(desired) == Some(live)) => {}
-            (Some(Merge::SharedBy(keys)), Value::Array(live), Value::Array(desired)) => {
-                self.set_items(rules, live, desired, keys);
-            }
-            (_, Value::Array(live), Value::Array(desired)) => self.set_list(rules, live, desired),
-            (_, Value::Object(live), Value::Object(wanted)) if !(rules.is_owned && is_large(live)) => {
-                self.compare_fields(rules, live, wanted);
-            }
-            _ => self.add("replace", desired),
-        }
+/// The fields that `desired` has, and those of ours that it lacks.
+fn compare_fields(
+    at: &str,
+    rules: &FieldRules<'_>,
+    live: &Map<String, Value>,
+    desired: &Map<String, Value>,
+) -> Vec<Difference> {
+    let wanted = desired.iter().flat_map(|(field, wanted)| match live.get(field) {
+        None => vec![Difference::new("add", format!("{at}/{}", pointer_step(field)), &Value::Null, wanted)],
+        Some(value) => compare_below(at, rules, field, value, wanted),
+    });
+    let mut differences: Vec<_> = wanted.collect();
+    if rules.rules.is_empty() && !rules.is_owned {
+        return differences;
     }
-
-    /// Sets the fields that `desired` has, and removes those of ours that it lacks.
-    fn compare_fields(
-        &mut self,
-        rules: &FieldRules<'_>,
-        live: &Map<String, Value>,
-        desired: &Map<String, Value>,
-    ) {
-        for (field, wanted) in desired {
-            match live.get(field) {
-                None => self.add_below(field, wanted),
-                Some(value) => self.compare_below(rules, field, value, wanted),
-            }
-        }
-        if rules.rules.is_empty() && !rules.is_owned {
-            return;
-        }
-        for field in live.keys().filter(|field| !desired.contains_key(*field)) {
-            let (name, length) = self.enter(field);
-            let below = rules.at(&name);
-            if below.is_owned && (rules.is_owned || below.here() == Some(Merge::Owned)) {
-                self.operations.push(json!({"op": "remove", "path": &*self.path}));
-            }
-            self.path.truncate(length);
-        }
-    }
-
-    /// Replaces a list that is ours, if any of its items differs.
-    fn set_list(&mut self, rules: &FieldRules<'_>, live: &[Value], desired: &[Value]) {
-        let before = self.operations.len();
-        for (index, (live, wanted)) in live.iter().zip(desired).enumerate() {
-            self.compare_below(rules, &index.to_string(), live, wanted);
-        }
-        if live.len() != desired.len() || self.operations.len() > before {
-            self.operations.truncate(before);
-            self.add("replace", &json!(desired));
-        }
-    }
-
-    /// Adds and corrects our items of a shared list. If they are not in the order of `desired`, as init containers must be, they
-    /// come first, and then the items of other writers.
-    fn set_items(&mut self, rules: &FieldRules<'_>, live: &[Value], desired: &[Value], keys: &[&str]) {
-        let is_same = |item: &Value, other: &Value| keys.iter().all(|key| item[key] == other[key]);
-        let place = |wanted: &Value| live.iter().position(|item| is_same(item, wanted));
-        let mut places: Vec<_> = desired.iter().map(place).collect();
-        let ordered: Vec<Value>;
-        let mut live = live;
-        // A missing item is added at the end.
-        if !places.is_sorted_by_key(|place| place.unwrap_or(usize::MAX)) {
-            let ours = desired.iter().zip(&places);
-            let ours = ours.map(|(wanted, place)| place.map_or(wanted, |index| &live[index]));
-            let others = live.iter().filter(|item| !desired.iter().any(|wanted| is_same(item, wanted)));
-            ordered = ours.chain(others).cloned().collect();
-            self.add("replace", &json!(ordered));
-            (live, places) = (&ordered, (0..desired.len()).map(Some).collect());
-        }
-        for (wanted, place) in desired.iter().zip(places) {
-            match place {
-                None => self.add_below("-", wanted),
-                Some(index) => self.compare_below(rules, &index.to_string(), &live[index], wanted),
-            }
-        }
-    }
-
-    fn add_below(&mut self, field: &str, value: &Value) {
-        let (_, length) = self.enter(field);
-        self.add("add", value);
-        self.path.truncate(length);
-    }
-
-    fn add(&mut self, operation: &str, value: &Value) {
-        self.operations.push(json!({"op": operation, "path": &*self.path, "value": value}));
-    }
-
-    /// Appends a field to the JSON pointer. Returns its name there, and the length that the pointer had before.
-    fn enter<'a>(&mut self, field: &'a str) -> (Cow<'a, str>, usize) {
-        let length = self.path.len();
+    for (field, value) in live.iter().filter(|(field, _)| !desired.contains_key(*field)) {
         let name = pointer_step(field);
-        self.path.push('/');
-        self.path.push_str(&name);
-        (name, length)
+        let below = rules.at(&name);
+        if below.is_owned && (rules.is_owned || below.here() == Some(Merge::Owned)) {
+            differences.push(Difference::new("remove", format!("{at}/{name}"), value, &Value::Null));
+        }
     }
+    differences
+}
+
+/// Our items of a shared list. If they are not in the order of `desired`, as init containers must be, they come first, and then the
+/// items of other writers.
+fn compare_items(
+    at: &str,
+    rules: &FieldRules<'_>,
+    live: &[Value],
+    desired: &[Value],
+    keys: &[&str],
+) -> Vec<Difference> {
+    let is_same = |item: &Value, other: &Value| keys.iter().all(|key| item[key] == other[key]);
+    let place = |wanted: &Value| live.iter().position(|item| is_same(item, wanted));
+    let mut places: Vec<_> = desired.iter().map(place).collect();
+    let mut differences = Vec::new();
+    let ordered: Vec<Value>;
+    let mut items = live;
+    // A missing item is added at the end.
+    if !places.is_sorted_by_key(|place| place.unwrap_or(usize::MAX)) {
+        let ours = desired.iter().zip(&places);
+        let ours = ours.map(|(wanted, place)| place.map_or(wanted, |index| &live[index]));
+        let others = live.iter().filter(|item| !desired.iter().any(|wanted| is_same(item, wanted)));
+        ordered = ours.chain(others).cloned().collect();
+        differences.push(Difference::new("replace", at.to_owned(), &json!(live), &json!(ordered)));
+        (items, places) = (&ordered, (0..desired.len()).map(Some).collect());
+    }
+    for (wanted, place) in desired.iter().zip(places) {
+        match place {
+            None => differences.push(Difference::new("add", format!("{at}/-"), &Value::Null, wanted)),
+            Some(index) => {
+                differences.extend(compare_below(at, rules, &index.to_string(), &items[index], wanted));
+            }
+        }
+    }
+    differences
 }
 
 /// The name of a field in a JSON pointer: RFC 6901.
@@ -303,7 +347,8 @@ mod tests {
     const CONTAINER: &[MergeRule] = &[("/probe/exec", Merge::Owned), ("/probe/tcpSocket", Merge::Owned)];
 
     fn check(live: Value, desired: Value, expected: Value) {
-        assert_eq!(Value::Array(json_patch(&live, &desired, RULES, &["/args"])), expected);
+        let differences = differences(&live, &desired, RULES, &["/args"]);
+        assert_eq!(Value::Array(operations(&differences)), expected);
     }
 
     #[test]
@@ -348,7 +393,7 @@ mod tests {
     fn a_field_that_is_ours_is_removed_although_desired_lacks_the_object_around_it() {
         let removed = |live: Value, mut desired: Value, path: &str| {
             reach(&live, &mut desired, path);
-            let operations = json_patch(&live, &desired, RULES, &[path]);
+            let operations = operations(&differences(&live, &desired, RULES, &[path]));
             assert_eq!(operations, [json!({"op": "remove", "path": path})]);
         };
         removed(json!({"a": {"b~/": {"c": 1, "d": 1}}}), json!({}), "/a/b~0~1/c");
@@ -360,7 +405,7 @@ mod tests {
         ] {
             let mut desired = json!({});
             reach(&live, &mut desired, path);
-            assert_eq!(json_patch(&live, &desired, RULES, &[path]), [json!(null); 0]);
+            assert_eq!(differences(&live, &desired, RULES, &[path]), []);
         }
     }
 
@@ -519,5 +564,18 @@ mod tests {
             references(json!([reference("web", true)])),
             json!([{"op": "replace", "path": "/metadata/ownerReferences/1/name", "value": "web"}]),
         );
+    }
+
+    #[test]
+    fn no_value_of_a_secret_is_in_a_message() {
+        use crate::resource::kinds::Secret;
+        let secret = |password: &str| {
+            let metadata = json!({"name": "s", "resourceVersion": "1"});
+            let secret = json!({"metadata": metadata, "data": {"password": password}});
+            serde_json::from_value::<Secret>(secret).expect("a Secret")
+        };
+        let differences = between(&secret("b3RoZXI="), &secret("aHVudGVyMg=="), &[]);
+        assert_eq!(differences[0].to_string(), "/data/password");
+        assert_eq!(format!("{differences:?}"), "[/data/password]");
     }
 }

@@ -163,10 +163,7 @@ fn check_restored<K: Resource + Serialize>(desired: &K, owning: &[&'static str],
     pointers(&whole, "", &mut removed);
     // As the API server returns it.
     whole["metadata"]["resourceVersion"] = "1".into();
-    assert_eq!(
-        diff::between(&serde_json::from_value::<K>(whole.clone()).unwrap(), desired, owning),
-        Vec::<Value>::new()
-    );
+    assert_eq!(diff::between(&serde_json::from_value::<K>(whole.clone()).unwrap(), desired, owning), []);
     removed
         .retain(|path| ["/spec/", "/data", "/metadata/labels"].iter().any(|start| path.starts_with(start)));
     removed.retain(|path| !path.ends_with("/name") && !ALWAYS.iter().any(|end| path.ends_with(end)));
@@ -178,7 +175,7 @@ fn check_restored<K: Resource + Serialize>(desired: &K, owning: &[&'static str],
         if found.is_immutable(&format!("{path}/")) {
             continue;
         }
-        if let Err(error) = apply(&mut live, diff::between(&found, desired, owning)) {
+        if let Err(error) = apply(&mut live, diff::operations(&diff::between(&found, desired, owning))) {
             problems.push(format!("{} without {path}: {error}", K::KIND));
             continue;
         }

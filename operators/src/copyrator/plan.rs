@@ -17,7 +17,12 @@ use std::{
     sync::Arc,
 };
 
-use listwatch::resource::{Key, MANAGED_BY, ObjectMeta, Resource, diff, kinds::Namespace, list::Found};
+use listwatch::resource::{
+    Key, MANAGED_BY, ObjectMeta, Resource,
+    diff::{self, Difference},
+    kinds::Namespace,
+    list::Found,
+};
 use serde_json::Value;
 use smol_str::SmolStr;
 
@@ -319,14 +324,14 @@ pub(super) fn decide<K: Copyable>(
     is_same_source: bool,
     policy: ConflictPolicy,
 ) -> Decision {
-    let (mut operations, content) = differences(live, desired);
+    let (mut metadata, content) = differences(live, desired);
     let is_other = !content.is_empty();
-    let is_fixed = content.iter().any(|operation| live.is_immutable(path_of(operation)));
+    let is_fixed = content.iter().any(|difference| live.is_immutable(&difference.path));
     let conflict = |message: &str| Decision::Conflict(NAME_CONFLICT, message.to_owned());
     match maker {
         Some(Maker::Us) if is_fixed => return Decision::Replace(Vec::new()),
         Some(Maker::Older(rule)) => return Decision::Conflict(OLDER_WINS, older(&rule)),
-        Some(Maker::Younger) if is_fixed => return Decision::Replace(operations),
+        Some(Maker::Younger) if is_fixed => return Decision::Replace(diff::operations(&metadata)),
         Some(Maker::Us | Maker::Younger) => {}
         // A copy that a deleted rule left behind has nothing of its own to lose.
         Some(Maker::Gone) if is_same_source && !is_fixed => {}
@@ -356,8 +361,8 @@ pub(super) fn decide<K: Copyable>(
             }
         }
     }
-    operations.extend(content);
-    if operations.is_empty() { Decision::Keep } else { Decision::Patch(operations) }
+    metadata.extend(content);
+    if metadata.is_empty() { Decision::Keep } else { Decision::Patch(diff::operations(&metadata)) }
 }
 
 /// Who keeps an object with the name of a copy as it is, and would write it again: its controller, or the program that it names.
@@ -368,15 +373,11 @@ fn keeper(live: &ObjectMeta) -> Option<String> {
     Some(format!("an object that {keeper} has this name"))
 }
 
-/// The operations that make the metadata and the content of `live` as desired.
-fn differences<K: Copyable>(live: &K, desired: &K) -> (Vec<Value>, Vec<Value>) {
+/// What differs in the metadata and in the content of `live`.
+fn differences<K: Copyable>(live: &K, desired: &K) -> (Vec<Difference>, Vec<Difference>) {
     let owned = owned(live.metadata());
-    let operations = diff::between(live, desired, &owned.iter().map(String::as_str).collect::<Vec<_>>());
-    operations.into_iter().partition(|operation| path_of(operation).starts_with("/metadata/"))
-}
-
-fn path_of(operation: &Value) -> &str {
-    operation["path"].as_str().unwrap_or_default()
+    let differences = diff::between(live, desired, &owned.iter().map(String::as_str).collect::<Vec<_>>());
+    differences.into_iter().partition(|difference| difference.path.starts_with("/metadata/"))
 }
 
 /// Whether objects like this one are made for their namespace alone, and are never copied.

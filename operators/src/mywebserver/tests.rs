@@ -140,8 +140,8 @@ fn a_new_port_changes_one_list_of_each_child() {
     let (before, mut after) = (web(2), web(2));
     after.spec.port = 8080;
     let (before, after) = (desired(&before), desired(&after));
-    let paths = |operations: Vec<Value>| -> Vec<String> {
-        operations.iter().filter_map(|operation| operation["path"].as_str().map(str::to_owned)).collect()
+    let paths = |differences: Vec<diff::Difference>| -> Vec<String> {
+        differences.into_iter().map(|difference| difference.path).collect()
     };
     let deployment = paths(diff::between(&before.deployment, &after.deployment, &[]));
     assert_eq!(deployment, ["/spec/template/spec/containers/0/ports"]);

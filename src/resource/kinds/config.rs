@@ -100,7 +100,7 @@ mod tests {
             {"op": "remove", "path": "/data/containers"},
             {"op": "remove", "path": "/binaryData"},
         ]);
-        let mut operations = diff::between(&live, &desired, &[]);
+        let mut operations = diff::operations(&diff::between(&live, &desired, &[]));
         operations.sort_by_key(|operation| {
             expected.as_array().and_then(|all| all.iter().position(|one| one == operation))
         });

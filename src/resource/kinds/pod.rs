@@ -291,13 +291,13 @@ mod tests {
             )
             .expect("a Pod")
         };
-        assert_eq!(diff::between(&pod(&live), &pod(&desired), &[]), Vec::<Value>::new());
+        assert_eq!(diff::between(&pod(&live), &pod(&desired), &[]), []);
         let deployment = |spec: &Value| {
             let deployment = json!({"metadata": {"name": "d", "resourceVersion": "1"}, "spec": {"template": {"spec": spec}}});
             serde_json::from_value::<Deployment>(deployment).expect("a Deployment")
         };
         assert_eq!(
-            diff::between(&deployment(&live), &deployment(&desired), &[]),
+            diff::operations(&diff::between(&deployment(&live), &deployment(&desired), &[])),
             [
                 json!({"op": "replace", "path": "/spec/template/spec/containers/0/ports", "value": [{"containerPort": 80}]})
             ]

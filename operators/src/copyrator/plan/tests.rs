@@ -330,7 +330,7 @@ fn what_another_rule_has_made_is_taken_over_only_if_it_is_a_copy_of_the_same_sou
         live["immutable"] = json!(immutable);
         decide(&read(&live), &desired, Some(maker.clone()), is_same_source, ConflictPolicy::Skip)
     };
-    let patched = |decision: &Decision| matches!(decision, Decision::Patch(operations) if operations.iter().any(|operation| path_of(operation).starts_with("/data")));
+    let patched = |decision: &Decision| matches!(decision, Decision::Patch(operations) if operations.iter().any(|operation| operation["path"].as_str().is_some_and(|path| path.starts_with("/data"))));
     for (maker, is_same_source) in [(Maker::Younger, false), (Maker::Gone, true)] {
         assert!(patched(&decision(&maker, is_same_source, false)), "{maker:?}");
     }
