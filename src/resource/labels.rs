@@ -119,9 +119,9 @@ impl<'de, T: for<'a> FromIterator<(&'a str, &'a str)>> Visitor<'de> for Pairs<T>
     }
 }
 
-/// A borrowed string where the JSON has no escapes in it, as in every label.
+/// A borrowed string where the JSON has no escapes in it, as in every label and uid.
 #[derive(Deserialize)]
-struct Piece<'a>(#[serde(borrow)] Cow<'a, str>);
+pub(super) struct Piece<'a>(#[serde(borrow)] pub(super) Cow<'a, str>);
 
 #[cfg(test)]
 mod tests {

@@ -5,12 +5,11 @@
 
 use std::fmt;
 
-use serde::{
-    Deserialize, Deserializer, Serialize, Serializer,
-    de::{self, Visitor},
-};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use smol_str::SmolStr;
 use uuid::Uuid;
+
+use super::labels::Piece;
 
 /// `metadata.uid`: unique for ever.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -71,21 +70,7 @@ impl Serialize for Uid {
 
 impl<'de> Deserialize<'de> for Uid {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Uid, D::Error> {
-        deserializer.deserialize_str(UidVisitor)
-    }
-}
-
-struct UidVisitor;
-
-impl Visitor<'_> for UidVisitor {
-    type Value = Uid;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a uid")
-    }
-
-    fn visit_str<E: de::Error>(self, text: &str) -> Result<Uid, E> {
-        Ok(Uid::from(text))
+        Piece::deserialize(deserializer).map(|Piece(text)| Uid::from(&*text))
     }
 }
 
