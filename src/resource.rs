@@ -96,6 +96,7 @@ pub trait Resource: DeserializeOwned + Send + Sync + 'static {
 /// what differs from the defaults of [`Resource`]: `kind!(Page, "example.com", "v1", "pages", { const MERGE: … })`.
 ///
 /// `kind!(PodReadiness: Pod)` declares a type with only some fields of a kind, so that a watch of many objects takes little memory.
+/// It may be generic over the kind: `kind!(Meta<K: Resource>: K)`.
 #[macro_export]
 macro_rules! kind {
     ($kind:ident, $group:literal, $version:literal, $plural:literal $(, { $($more:tt)* })?) => {
@@ -112,8 +113,8 @@ macro_rules! kind {
             $($($more)*)?
         }
     };
-    ($part:ident: $kind:ty) => {
-        impl $crate::resource::Resource for $part {
+    ($part:ident $(<$object:ident: $bound:path>)?: $kind:ty $(, { $($more:tt)* })?) => {
+        impl $(<$object: $bound>)? $crate::resource::Resource for $part $(<$object>)? {
             const GROUP: &'static str = <$kind as $crate::resource::Resource>::GROUP;
             const VERSION: &'static str = <$kind as $crate::resource::Resource>::VERSION;
             const PLURAL: &'static str = <$kind as $crate::resource::Resource>::PLURAL;
@@ -125,6 +126,8 @@ macro_rules! kind {
             fn metadata(&self) -> &$crate::resource::ObjectMeta {
                 &self.metadata
             }
+
+            $($($more)*)?
         }
     };
 }
@@ -466,17 +469,7 @@ impl<K> From<ObjectMeta> for Meta<K> {
     }
 }
 
-impl<K: Resource> Resource for Meta<K> {
-    const GROUP: &'static str = K::GROUP;
-    const VERSION: &'static str = K::VERSION;
-    const PLURAL: &'static str = K::PLURAL;
-    const KIND: &'static str = K::KIND;
-    const ACCEPT: Accept = Accept::MetadataOnly;
-
-    fn metadata(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-}
+kind!(Meta<K: Resource>: K, { const ACCEPT: Accept = Accept::MetadataOnly; });
 
 /// `kind: Status`: how the API server says no, in an error's body and in a watch's `ERROR` event.
 /// See <https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/status/>.

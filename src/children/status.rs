@@ -107,16 +107,7 @@ pub struct Unreadable<O: Reported> {
     pub status: O::Status,
 }
 
-impl<O: Reported> Resource for Unreadable<O> {
-    const GROUP: &'static str = O::GROUP;
-    const VERSION: &'static str = O::VERSION;
-    const PLURAL: &'static str = O::PLURAL;
-    const KIND: &'static str = O::KIND;
-
-    fn metadata(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-}
+crate::kind!(Unreadable<O: Reported>: O);
 
 impl<O: Reported> Unreadable<O> {
     /// The status that says why the operator cannot read it.

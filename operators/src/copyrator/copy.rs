@@ -391,14 +391,4 @@ impl<K: Copyable> Serialize for Copied<K> {
     }
 }
 
-impl<K: Copyable> Resource for Copied<K> {
-    const GROUP: &'static str = K::GROUP;
-    const VERSION: &'static str = K::VERSION;
-    const PLURAL: &'static str = K::PLURAL;
-    const KIND: &'static str = K::KIND;
-    const ACCEPT: Accept = Accept::MetadataOnly;
-
-    fn metadata(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-}
+listwatch::kind!(Copied<K: Copyable>: K, { const ACCEPT: Accept = Accept::MetadataOnly; });
