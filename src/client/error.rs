@@ -142,12 +142,6 @@ impl Error {
         self.code() == Some(403)
     }
 
-    /// The server does not accept the credentials, also after they were read again.
-    #[must_use]
-    pub fn is_unauthorized(&self) -> bool {
-        self.code() == Some(401)
-    }
-
     /// The object or the request is invalid. Sending it again does not help.
     #[must_use]
     pub fn is_invalid(&self) -> bool {
@@ -259,7 +253,7 @@ mod tests {
     #[test]
     fn errors_answer_questions() {
         type Question = fn(&Error) -> bool;
-        let questions: [(&str, Question); 15] = [
+        let questions: [(&str, Question); 14] = [
             ("denied", Error::is_denied),
             ("conflict", Error::is_conflict),
             ("already exists", Error::is_already_exists),
@@ -268,7 +262,6 @@ mod tests {
             ("expired", Error::is_expired),
             ("too new", Error::is_too_new),
             ("forbidden", Error::is_forbidden),
-            ("unauthorized", Error::is_unauthorized),
             ("invalid", Error::is_invalid),
             ("namespace terminating", Error::is_namespace_terminating),
             ("quota exceeded", Error::is_quota_exceeded),
@@ -299,7 +292,7 @@ mod tests {
             (status(403, &causes("NamespaceTerminating")), &["forbidden", "namespace terminating"]),
             (status(403, r#""reason":"Forbidden""#), &["forbidden"]),
             (refused(422, ""), &["invalid"]),
-            (refused(401, ""), &["unauthorized"]),
+            (refused(401, ""), &[]),
             // A webhook may choose the codes and words of others for its own denial.
             (with_message(409, WEBHOOK_DENIES, r#","reason":"Conflict""#), &["denied"]),
             (with_message(409, WEBHOOK_DENIES, r#","reason":"AlreadyExists""#), &["denied"]),

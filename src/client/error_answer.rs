@@ -24,7 +24,6 @@ use reqwest::{
     StatusCode,
     header::{CONTENT_TYPE, HeaderMap, LOCATION, RETRY_AFTER},
 };
-use serde::Deserialize;
 
 use super::error::{Cause, Error};
 use crate::resource::Status;
@@ -61,15 +60,7 @@ impl Error {
 /// Decodes an error answer. If the body is not JSON with a message, its text becomes the message.
 pub(super) fn refusal(code: StatusCode, headers: &HeaderMap, body: &[u8], now: SystemTime) -> Cause {
     // No `kind` is asked for: a request that ran into its deadline gets a Status without one.
-    #[derive(Deserialize)]
-    struct Spoken {
-        #[serde(rename = "message")]
-        _message: String,
-    }
-    let mut status = match serde_json::from_slice::<Spoken>(body) {
-        Ok(_) => serde_json::from_slice::<Status>(body).unwrap_or_default(),
-        Err(_) => Status::default(),
-    };
+    let mut status = serde_json::from_slice::<Status>(body).unwrap_or_default();
     if status.message.is_empty() {
         status.message = spoken(code, headers, body);
     }

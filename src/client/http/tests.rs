@@ -578,7 +578,7 @@ mod tls {
         assert_eq!(script.header("authorization: "), ["Bearer one", "Bearer one", "Bearer two"]);
 
         let error = client.send(request(Method::GET)).await.expect_err("refused");
-        assert!(error.is_unauthorized());
+        assert_eq!(error.code(), Some(401));
         let line = error.to_string();
         assert!(line.contains("does not accept user u of context c") && !line.contains("two"), "{line}");
         assert_eq!(script.asked().len(), 5);
