@@ -1,7 +1,6 @@
 //! How many Pods there are: PodDisruptionBudget and HorizontalPodAutoscaler.
 
 use serde::{Deserialize, Serialize};
-use smol_str::SmolStr;
 
 use super::{IntOrString, Json, kinds, parts};
 use crate::resource::{
@@ -20,8 +19,8 @@ kinds! {
     /// `autoscaling/v2` HorizontalPodAutoscaler: sets the `replicas` of another object.
     /// See <https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/horizontal-pod-autoscaler-v2/>.
     HorizontalPodAutoscaler {
-        /// The desired state.
-        spec: HorizontalPodAutoscalerSpec,
+        /// The desired state, such as `json!({"scaleTargetRef": …, "maxReplicas": 9, "metrics": […]}).into()`.
+        spec: Json,
     }
 }
 
@@ -45,29 +44,5 @@ parts! {
         max_unavailable: Option<IntOrString>,
         /// The number of Pods that must stay, in place of `max_unavailable`.
         min_available: Option<IntOrString>,
-    }
-
-    /// The desired state of a [`HorizontalPodAutoscaler`].
-    HorizontalPodAutoscalerSpec {
-        /// The scaled object.
-        scale_target_ref: ScaleTarget,
-        /// The fewest Pods. The API server sets 1.
-        min_replicas: Option<i32>,
-        /// The most Pods.
-        max_replicas: i32,
-        /// By what it scales.
-        metrics: Vec<Json>,
-        /// How fast.
-        behavior: Option<Json>,
-    }
-
-    /// The object that a [`HorizontalPodAutoscaler`] scales.
-    ScaleTarget {
-        /// `apps/v1`
-        api_version: SmolStr,
-        /// `Deployment`
-        kind: SmolStr,
-        /// Its name.
-        name: SmolStr,
     }
 }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
-use super::{ObjectFieldSelector, parts};
+use super::parts;
 use crate::resource::diff::{Merge, MergeRule};
 
 /// The merge rules of a [`Volume`]: a volume has one source.
@@ -24,7 +24,8 @@ pub(super) const VOLUME: &[MergeRule] = &[
 ];
 
 parts! {
-    /// A volume of a Pod, from one source. `rest` has the sources that are not here.
+    /// A volume of a Pod, from one source. `rest` has the sources that are not here:
+    /// `rest: json!({"hostPath": {"path": "/run/log"}}).into()`.
     /// See <https://kubernetes.io/docs/reference/kubernetes-api/config-and-storage-resources/volume/>.
     Volume {
         /// Unique in the Pod.
@@ -37,13 +38,6 @@ parts! {
         persistent_volume_claim: Option<Box<ClaimVolumeSource>>,
         /// A directory that is deleted with the Pod.
         empty_dir: Option<Box<EmptyDirVolumeSource>>,
-        /// Several sources in one directory.
-        projected: Option<Box<ProjectedVolumeSource>>,
-        /// Fields of the Pod.
-        #[serde(rename = "downwardAPI")]
-        downward_api: Option<Box<DownwardApiVolumeSource>>,
-        /// A file or directory of the node.
-        host_path: Option<Box<HostPathVolumeSource>>,
     }
 
     /// The keys of a ConfigMap as files.
@@ -94,70 +88,5 @@ parts! {
         medium: SmolStr,
         /// Most data in it.
         size_limit: SmolStr,
-    }
-
-    /// Several sources in one directory.
-    ProjectedVolumeSource {
-        /// The sources.
-        sources: Vec<VolumeProjection>,
-        /// The mode of the files. The API server sets 0644.
-        default_mode: Option<i32>,
-    }
-
-    /// One source of a [`ProjectedVolumeSource`].
-    VolumeProjection {
-        /// The keys of a ConfigMap.
-        config_map: Option<Box<KeysProjection>>,
-        /// The keys of a Secret.
-        secret: Option<Box<KeysProjection>>,
-        /// A credential for the API server or another service.
-        service_account_token: Option<Box<ServiceAccountTokenProjection>>,
-        /// Fields of the Pod.
-        #[serde(rename = "downwardAPI")]
-        downward_api: Option<Box<DownwardApiVolumeSource>>,
-    }
-
-    /// The keys of a ConfigMap or a Secret.
-    KeysProjection {
-        /// The name of the object.
-        name: SmolStr,
-        /// The keys and their files. Empty: all keys, each a file of its name.
-        items: Vec<KeyToPath>,
-        /// Whether the Pod starts without it.
-        optional: Option<bool>,
-    }
-
-    /// A token of the ServiceAccount.
-    ServiceAccountTokenProjection {
-        /// Who may accept it. Empty: the API server.
-        audience: SmolStr,
-        /// How long it is valid. The API server sets an hour.
-        expiration_seconds: Option<i64>,
-        /// The file, relative to the volume.
-        path: SmolStr,
-    }
-
-    /// Fields of the Pod as files.
-    DownwardApiVolumeSource {
-        /// The files.
-        items: Vec<DownwardApiVolumeFile>,
-        /// The mode of the files. The API server sets 0644.
-        default_mode: Option<i32>,
-    }
-
-    /// A field of the Pod as a file.
-    DownwardApiVolumeFile {
-        /// The file, relative to the volume.
-        path: SmolStr,
-        /// The field.
-        field_ref: Option<ObjectFieldSelector>,
-    }
-
-    /// A file or directory of the node.
-    HostPathVolumeSource {
-        /// Its path.
-        path: SmolStr,
-        /// `Directory`, `FileOrCreate`, …; empty: it is not checked.
-        r#type: SmolStr,
     }
 }
