@@ -235,12 +235,7 @@ mod captured_log;
 #[doc(hidden)]
 pub mod advanced {
     pub use crate::{
-        children::{
-            outcome::Outcomes,
-            pods::{PodDetails, trouble},
-            rollout_conditions::state,
-            status::Unreadable,
-        },
+        children::{outcome::Outcomes, pods::trouble, rollout_conditions::state, status::Unreadable},
         client::{
             config::REQUEST_TIMEOUT,
             in_process::{InProcess, InProcessAnswer},

@@ -10,6 +10,7 @@
 //! It is the sample of the Operator SDK's guide: `docs/operator-sdk.md` compares the two, chapter by chapter. A Service has no
 //! address of its own, because a client of memcached spreads its keys over all Pods itself.
 
+mod pods;
 pub mod types;
 
 use std::collections::BTreeMap;
@@ -27,6 +28,7 @@ use listwatch::{
 };
 use smol_str::{SmolStr, ToSmolStr, format_smolstr};
 
+pub use pods::PodReadiness;
 pub use types::{Memcached, MemcachedSpec, MemcachedStatus};
 
 /// The name of the operator in labels and Events.

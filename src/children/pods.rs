@@ -16,7 +16,6 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use serde::Deserialize;
 use serde_json::{Value, json};
 use smol_str::SmolStr;
 use tokio::time::{Instant, timeout};
@@ -27,12 +26,11 @@ use crate::{
     cluster::Cluster,
     locked,
     resource::{
-        Condition, ObjectMeta, Scope, Uid, conditions,
+        Condition, Scope, Uid, conditions,
         kinds::{
-            Container, ContainerStateDetails as Details, ContainerStatus, Pod, PodStatus,
+            Container, ContainerStateDetails as Details, ContainerStatus, Pod, PodSpec, PodStatus,
             WorkloadCondition as PodCondition,
         },
-        without_annotations,
     },
 };
 
@@ -58,27 +56,6 @@ const CRASH_MEMORY: Duration = Duration::from_secs(600);
 const NODE_LOST: &str = "";
 /// Most characters of a message.
 const TEXT_LENGTH_MAX: usize = 1000;
-
-/// `v1` Pod, with only the fields that show why it does not run.
-#[derive(Debug, Deserialize)]
-pub struct PodDetails {
-    /// Name, labels, owners, versions.
-    #[serde(deserialize_with = "without_annotations")]
-    pub metadata: ObjectMeta,
-    #[serde(default)]
-    spec: PodDetailsSpec,
-    #[serde(default)]
-    status: PodStatus,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct PodDetailsSpec {
-    containers: Vec<Container>,
-    node_name: SmolStr,
-}
-
-crate::kind!(PodDetails: Pod);
 
 /// The Pods that a workload creates, such as a Deployment.
 pub struct PodsOf<'a> {
@@ -156,15 +133,15 @@ fn shape(message: &str) -> impl Iterator<Item = &str> {
 /// With few replicas, the Deployment controller keeps the Pods of the previous template until new ones are available.
 /// If no Pod has the containers of the template, all Pods count, because admission may change the containers.
 pub fn trouble<'a>(
-    pods: impl IntoIterator<Item = &'a PodDetails>,
+    pods: impl IntoIterator<Item = &'a Pod>,
     wanted: &[Container],
     now: SystemTime,
 ) -> Option<Trouble> {
-    let is_living = |pod: &&PodDetails| !pod.metadata.is_terminating() && !pod.has_ended();
+    let is_living = |pod: &&Pod| !pod.metadata.is_terminating() && !pod.has_ended();
     let wanted = json!(wanted);
-    let is_wanted = |pod: &PodDetails| has_all(&json!(pod.spec.containers), &wanted);
-    let all: Vec<&PodDetails> = pods.into_iter().collect();
-    let living: Vec<&PodDetails> = all.iter().copied().filter(is_living).collect();
+    let is_wanted = |pod: &Pod| has_all(&json!(pod.spec.containers), &wanted);
+    let all: Vec<&Pod> = pods.into_iter().collect();
+    let living: Vec<&Pod> = all.iter().copied().filter(is_living).collect();
     let are_some_wanted = living.iter().any(|pod| is_wanted(pod));
     let counted = living.into_iter().filter(|pod| !are_some_wanted || is_wanted(pod));
     let unended = all.iter().filter_map(|pod| pod.unended(now));
@@ -184,7 +161,7 @@ fn has_all(pod: &Value, template: &Value) -> bool {
     }
 }
 
-impl PodDetails {
+impl Pod {
     fn trouble(&self, now: SystemTime) -> Option<Trouble> {
         let PodStatus { conditions, init_container_statuses, container_statuses, .. } = &self.status;
         let scheduled = conditions.iter().find(|condition| condition.r#type == "PodScheduled");
@@ -217,7 +194,7 @@ impl PodDetails {
     /// Why a deleted Pod is still there, although its grace period is over or its node is lost. Five minutes after its node was lost, a Pod
     /// is deleted, and only the kubelet can say that its containers have ended: <https://kubernetes.io/docs/concepts/architecture/nodes/>.
     fn unended(&self, now: SystemTime) -> Option<Trouble> {
-        let PodDetails { metadata, spec: PodDetailsSpec { node_name: node, .. }, .. } = self;
+        let Pod { metadata, spec: PodSpec { node_name: node, .. }, .. } = self;
         let end: SystemTime = metadata.deletion_timestamp?.into();
         let is_lost = self.unready().is_some_and(|ready| ready.reason == NODE_LOST);
         if now < end + END_TIME && (!is_lost || self.has_ended()) {
@@ -342,7 +319,7 @@ impl Looks {
             ..Scope::default()
         };
         let pause = look.since.elapsed().clamp(FIRST_PAUSE, PAUSE_MAX);
-        match timeout(LOOK_LIMIT, cluster.list_live::<PodDetails>(&scope, PODS_MAX)).await {
+        match timeout(LOOK_LIMIT, cluster.list_live::<Pod>(&scope, PODS_MAX)).await {
             Ok(Ok(pods)) => {
                 let pods = pods.iter().map(Arc::as_ref);
                 let unseen = wanted.unseen.clone().filter(|_| look.had_unseen);
@@ -402,7 +379,7 @@ mod tests {
     use super::*;
 
     /// A Pod with one container `web`.
-    fn pod(mut container: Value) -> PodDetails {
+    fn pod(mut container: Value) -> Pod {
         container["name"] = json!("web");
         let pod = json!({
             "metadata": {"name": "p", "resourceVersion": "1"},
@@ -418,7 +395,7 @@ mod tests {
         json!({"state": {"waiting": {"reason": reason, "message": message}}})
     }
 
-    fn trouble_of(pods: &[PodDetails]) -> Option<String> {
+    fn trouble_of(pods: &[Pod]) -> Option<String> {
         let now = listwatch_formats::time::parse_time("2026-11-22T06:40:00Z").expect("a time");
         let trouble = trouble(pods, &[], now)?;
         Some(format!("{}: {}", trouble.reason, trouble.message))
@@ -498,8 +475,8 @@ mod tests {
     #[test]
     fn of_pods_of_two_templates_those_of_the_wanted_one_are_reported() {
         let containers = |image: &str| serde_json::from_value(json!([{"name": "web", "image": image}]));
-        let of = |image: &str, status: Value| PodDetails {
-            spec: PodDetailsSpec { containers: containers(image).expect("containers"), node_name: "".into() },
+        let of = |image: &str, status: Value| Pod {
+            spec: PodSpec { containers: containers(image).expect("containers"), ..PodSpec::default() },
             ..pod(status)
         };
         let template = |image: &str| of(image, json!({})).spec.containers;
@@ -635,7 +612,7 @@ mod tests {
         use crate::{children::Conditions, testing::TestServer, watch::Lists};
         #[derive(serde::Serialize, serde::Deserialize)]
         struct Note {
-            metadata: ObjectMeta,
+            metadata: crate::resource::ObjectMeta,
             status: Conditions,
         }
         crate::kind!(Note, "example.com", "v1", "notes");

@@ -25,7 +25,7 @@ use crate::{
     correction_backoff::CorrectionBackoff,
     queue::{Queue, Urgency},
     rbac::{Permission, Reach, Verb},
-    resource::{Key, Resource, Scope, kinds::PodReadiness, list::Found},
+    resource::{Key, Resource, Scope, kinds::Pod, list::Found},
     store::{Change, Listening},
 };
 
@@ -106,10 +106,7 @@ impl<K: Resource> Builder<K> {
 
     /// Declares that [`Reconcile::rollout`] lists Pods.
     pub fn needs_pods(&self) {
-        self.needs::<PodReadiness>(
-            &[Verb::List],
-            "Optional: to report why the Pods of an object do not run.",
-        );
+        self.needs::<Pod>(&[Verb::List], "Optional: to report why the Pods of an object do not run.");
     }
 
     /// [`Builder::needs`], in all namespaces.

@@ -6,7 +6,7 @@ use listwatch::{
     advanced::{self, Outcomes, Unreadable},
     children::{Child, Refusal, Reported, Stage, Trouble, Workload},
     client::{Config, Error},
-    resource::{Status as Refused, StatusCause, StatusDetails, conditions, diff},
+    resource::{Status as Refused, StatusCause, StatusDetails, conditions, diff, kinds::Pod},
 };
 use serde_json::{Value, json};
 
@@ -277,7 +277,7 @@ fn a_reason_of_pods_is_that_of_ready_and_stalls_only_where_no_retry_helps() {
         let pod = json!({
             "metadata": {"name": "p", "resourceVersion": "1"}, "status": {"containerStatuses": [waiting]},
         });
-        let pod: advanced::PodDetails = serde_json::from_value(pod).expect("a Pod");
+        let pod: Pod = serde_json::from_value(pod).expect("a Pod");
         let trouble = advanced::trouble(&[pod], &[], std::time::SystemTime::now());
         let status = status_of(&web(2), &rollout, &service(), trouble.as_ref(), NOW);
         let ready = conditions::find(&status.conditions, "Ready").expect("Ready");

@@ -7,7 +7,10 @@ use listwatch::{
     watch::{Effect, apply_line},
 };
 use listwatch_operators::{
-    copyrator::types::CopyratorRule, database::Database, memcached::Memcached, mywebserver::MyWebserver,
+    copyrator::types::CopyratorRule,
+    database::Database,
+    memcached::{Memcached, PodReadiness},
+    mywebserver::MyWebserver,
 };
 use serde_json::{Value, json};
 
