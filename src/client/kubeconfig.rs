@@ -16,12 +16,14 @@
 mod tests;
 
 use std::{
+    collections::BTreeMap,
     net::IpAddr,
     path::{Path, PathBuf},
 };
 
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 use rustls::pki_types::ServerName;
+use serde::Deserialize;
 use serde_json::json;
 use tracing::warn;
 use url::{Host, Url};
@@ -300,11 +302,11 @@ fn impersonation(config: &mut Config, user: &Node<'_>) -> Result<(), Error> {
     for group in user.texts("as-groups")? {
         config.impersonate("Impersonate-Group", &group)?;
     }
-    if let Some(extra) = user.fields("as-user-extra")? {
-        for key in extra.keys()? {
-            for value in extra.texts(&key)? {
-                config.impersonate(&config::extra_header(&key), &value)?;
-            }
+    let must = "must have fields, NAME: [VALUE, …]: put each in quotes";
+    let extra: Option<BTreeMap<String, Option<Vec<String>>>> = user.read("as-user-extra", must)?;
+    for (key, values) in extra.into_iter().flatten() {
+        for value in values.into_iter().flatten() {
+            config.impersonate(&config::extra_header(&key), &value)?;
         }
     }
     if act_as.is_none() && !config.impersonate.is_empty() {
@@ -434,18 +436,24 @@ impl<'a> Node<'a> {
         Some(Node { file: self.file, path: self.at(field), value })
     }
 
+    /// The value of a field, unless it is absent or null. `must` says what it has to be.
+    fn read<T: Deserialize<'a>>(&self, field: &str, must: &str) -> Result<Option<T>, Error> {
+        let Some(child) = self.child(field) else { return Ok(None) };
+        T::deserialize(child.value).map(Some).map_err(|_| child.must(must))
+    }
+
     /// The text of a field, unless it is absent or empty: Go does not distinguish the two.
     fn text(&self, field: &str) -> Result<Option<String>, Error> {
-        let Some(child) = self.child(field) else { return Ok(None) };
-        match child.value.as_str() {
-            Some(text) => Ok(Some(text.to_owned()).filter(|text| !text.is_empty())),
-            None => Err(self.wrong(field, "must be text: put it in quotes")),
-        }
+        let text: Option<String> = self.read(field, "must be text: put it in quotes")?;
+        Ok(text.filter(|text| !text.is_empty()))
     }
 
     fn flag(&self, field: &str) -> Result<bool, Error> {
-        let Some(child) = self.child(field) else { return Ok(false) };
-        child.value.as_bool().ok_or_else(|| self.wrong(field, "must be true or false, without quotes"))
+        Ok(self.read(field, "must be true or false, without quotes")?.unwrap_or_default())
+    }
+
+    fn texts(&self, field: &str) -> Result<Vec<String>, Error> {
+        Ok(self.read(field, "must be a list of texts: put each in quotes")?.unwrap_or_default())
     }
 
     fn list(&self, field: &str) -> Result<Vec<Node<'a>>, Error> {
@@ -455,28 +463,6 @@ impl<'a> Node<'a> {
         };
         let item = |(index, value)| Node { file: self.file, path: format!("{}[{index}]", child.path), value };
         Ok(items.iter().enumerate().map(item).collect())
-    }
-
-    fn texts(&self, field: &str) -> Result<Vec<String>, Error> {
-        let mut texts = Vec::new();
-        for item in self.list(field)? {
-            match item.value.as_str() {
-                Some(text) => texts.push(text.to_owned()),
-                None => return Err(self.wrong(field, "must be a list of texts: put each in quotes")),
-            }
-        }
-        Ok(texts)
-    }
-
-    fn keys(&self) -> Result<Vec<String>, Error> {
-        let mut keys = Vec::new();
-        for key in self.value.as_mapping().into_iter().flat_map(|mapping| mapping.keys()) {
-            match key.as_str() {
-                Some(key) => keys.push(key.to_owned()),
-                None => return Err(self.must("must have texts for keys: put each in quotes")),
-            }
-        }
-        Ok(keys)
     }
 
     fn resolve(&self, path: &str) -> PathBuf {

@@ -206,10 +206,13 @@ fn every_wrong_field_is_named_and_no_value_is_quoted() {
         (cluster("[]"), "clusters[k].cluster: must have fields, NAME: VALUE"),
         (user("x"), "users[u].user: must have fields, NAME: VALUE"),
         (user("{exec: login}"), "users[u].user.exec: must have fields, NAME: VALUE"),
-        (user("{as: a, as-user-extra: [x]}"), "users[u].user.as-user-extra: must have fields, NAME: VALUE"),
+        (
+            user("{as: a, as-user-extra: [x]}"),
+            "users[u].user.as-user-extra: must have fields, NAME: [VALUE, …]: put each in quotes",
+        ),
         (
             user("{as: a, as-user-extra: {7: [x]}}"),
-            "users[u].user.as-user-extra: must have texts for keys: put each in quotes",
+            "users[u].user.as-user-extra: must have fields, NAME: [VALUE, …]: put each in quotes",
         ),
         (user("{password: secret}"), "users[u].user.username: missing, while there is a password"),
         (user(r#"{token: "sec\nret"}"#), "users[u].user.token: cannot stand in an HTTP header"),
