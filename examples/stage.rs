@@ -282,9 +282,8 @@ impl Stage {
             None => say!("# {} as {}\n", client.server(), client.user()),
         }
         let takes_faults = writer.send(Request::get(FAULTS)).await.is_ok();
-        let object = json!({"metadata": {"generateName": "listwatch-course-"}}).to_string();
-        let namespaces =
-            Request::get("/api/v1/namespaces").sends(Method::POST, "application/json", object.into());
+        let object = json!({"metadata": {"generateName": "listwatch-course-"}});
+        let namespaces = Request::post("/api/v1/namespaces", &object);
         let namespace = format!("/api/v1/namespaces/{}", name(&json(&writer, namespaces).await?));
         let configmaps = format!("{namespace}/configmaps");
         let (_server, asked) = (server, RefCell::default());
@@ -452,8 +451,7 @@ impl Stage {
 
     /// Creates any object in a collection.
     pub(crate) async fn create_in(&self, path: &str, object: &Value) -> Outcome<Value> {
-        let body = object.to_string().into_bytes();
-        self.send(Request::get(path).sends(Method::POST, "application/json", body)).await
+        self.send(Request::post(path, object)).await
     }
 
     /// Creates a ConfigMap whose controller is another one.

@@ -3,7 +3,6 @@
 use std::{sync::Arc, time::Duration};
 
 use base64::{Engine, prelude::BASE64_STANDARD};
-use http::Method;
 use listwatch::client::Request;
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use serde_json::{Value, json};
@@ -74,11 +73,11 @@ impl Webhook {
         let hook = json!({"name": "validate.configmaps.example.com", "clientConfig": self.call("/validate"), "rules": [rule],
             "namespaceSelector": namespace, "sideEffects": "None", "admissionReviewVersions": ["v1"]});
         let configuration = json!({"metadata": metadata, "webhooks": [hook]});
-        stage.send_unshown(post(CONFIGURATIONS, &configuration)).await?;
+        stage.send_unshown(Request::post(CONFIGURATIONS, &configuration)).await?;
         let dry_run = format!("{}?dryRun=All", stage.configmaps);
         let object = json!({"metadata": {"name": "dry-run"}});
         loop {
-            let tried = stage.send_unshown(post(&dry_run, &object)).await;
+            let tried = stage.send_unshown(Request::post(&dry_run, &object)).await;
             if tried.is_err_and(|error| error.to_string().contains("failed calling webhook")) {
                 return Ok(false);
             }
@@ -109,7 +108,7 @@ impl Webhook {
             "versions": [version("v1", "size", false), version("v2", "length", true)],
             "conversion": {"strategy": "Webhook", "webhook": webhook},
         }});
-        stage.send_unshown(post(DEFINITIONS, &definition)).await?;
+        stage.send_unshown(Request::post(DEFINITIONS, &definition)).await?;
         let path = format!("/apis/{group}");
         while stage.send_unshown(Request::get(format!("{path}/v2/pages"))).await.is_err() {
             sleep(POLL).await;
@@ -140,10 +139,6 @@ async fn owned(stage: &Stage) -> Outcome<Value> {
     let (name, uid) = (&namespace["metadata"]["name"], &namespace["metadata"]["uid"]);
     let owner = json!({"apiVersion": "v1", "kind": "Namespace", "name": name, "uid": uid});
     Ok(json!({"name": name, "ownerReferences": [owner]}))
-}
-
-fn post(path: &str, object: &Value) -> Request {
-    Request::get(path).sends(Method::POST, "application/json", object.to_string().into_bytes())
 }
 
 /// Answers the requests of a connection until the API server closes it.

@@ -266,7 +266,7 @@ impl Client {
         body["metadata"]["generateName"] = format!("{}-", key.name).into();
         let path = collection_path::<K>(key.namespace.as_deref()).map_err(wrong)?;
         let replaced = format!("{path}/{}", key.name);
-        let mut request = Request::get(path).sends(Method::POST, JSON, body.to_string().into_bytes());
+        let mut request = Request::post(path, &body);
         request.query.push(("dryRun", "All".into()));
         let mut created: Value = self.typed(request, OBJECT_BYTES_MAX, "object").await.map_err(wrong)?;
         dry_run::named(&mut created, key.name.as_str().into());
@@ -434,7 +434,8 @@ impl Request {
         self
     }
 
-    fn patches(self, patch: &Patch) -> Request {
+    /// Sends a patch.
+    pub(crate) fn patches(self, patch: &Patch) -> Request {
         let (content_type, body) = match patch {
             Patch::Json(operations) => ("application/json-patch+json", serde_json::to_vec(operations)),
             Patch::Merge(object) => ("application/merge-patch+json", serde_json::to_vec(object)),

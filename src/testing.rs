@@ -85,8 +85,7 @@ impl TestServer {
         for definition in definitions.iter().flat_map(|yaml| listwatch_yaml::documents(yaml)) {
             let definition = definition.expect("a manifest in YAML");
             let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
-            let create = crate::client::Request::get(path);
-            let create = create.sends(Method::POST, "application/json", definition.to_string().into_bytes());
+            let create = crate::client::Request::post(path, &definition);
             client.send(create).await.expect("a CustomResourceDefinition");
         }
         TestServer { server, client }

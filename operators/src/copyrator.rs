@@ -556,8 +556,7 @@ mod tests {
             for (group, plural, object) in
                 [("api/v1", "configmaps", source), ("apis/flant.com/v1", "copyrators", rule)]
             {
-                let create = Request::get(format!("/{group}/namespaces/{namespace}/{plural}"));
-                let create = create.sends(Method::POST, "application/json", object.to_string().into_bytes());
+                let create = Request::post(format!("/{group}/namespaces/{namespace}/{plural}"), &object);
                 server.client.send(create).await.expect("an object");
             }
         }

@@ -5,6 +5,7 @@ use std::{borrow::Cow, fmt};
 use bytes::Bytes;
 use http::{HeaderMap, Method};
 use reqwest::Response;
+use serde_json::Value;
 use url::{Url, form_urlencoded::Serializer};
 
 use super::JSON;
@@ -69,6 +70,12 @@ impl Request {
             headers: HeaderMap::new(),
             body: Bytes::new(),
         }
+    }
+
+    /// `POST path`, with an object in JSON.
+    #[must_use]
+    pub fn post(path: impl Into<String>, object: &Value) -> Request {
+        Request::get(path).sends(Method::POST, JSON, object.to_string().into_bytes())
     }
 
     /// The same path with another method and a body.

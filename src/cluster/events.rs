@@ -20,7 +20,6 @@ use std::{
     time::SystemTime,
 };
 
-use http::Method;
 use serde_json::json;
 use tokio::{
     sync::mpsc,
@@ -31,7 +30,7 @@ use tracing::{debug, warn};
 
 use crate::{
     backoff::Backoff,
-    client::{Client, Error, Request},
+    client::{Client, Error, Patch, Request},
     resource::{Key, Resource, Uid},
 };
 
@@ -226,9 +225,7 @@ impl Writer {
             count = series.count;
             let patch = json!({"series": {"count": count, "lastObservedTime": at}});
             let path = format!("{collection}/{}", name(series.suffix));
-            let body = patch.to_string().into_bytes();
-            let patch = Request::get(path).sends(Method::PATCH, "application/merge-patch+json", body);
-            match self.send(patch).await {
+            match self.send(Request::get(path).patches(&Patch::Merge(patch))).await {
                 // The API server keeps an Event for an hour after its last write. Like client-go, create it again.
                 Err(error) if error.is_not_found() => {}
                 result => return result,
@@ -250,9 +247,7 @@ impl Writer {
         if count > 1 {
             body["series"] = json!({"count": count, "lastObservedTime": at});
         }
-        let body = body.to_string().into_bytes();
-        let post = Request::get(collection).sends(Method::POST, "application/json", body);
-        match self.send(post).await {
+        match self.send(Request::post(collection, &body)).await {
             // An attempt that got no answer had been carried out.
             Err(error) if error.is_already_exists() => {}
             result => result?,

@@ -2,14 +2,13 @@
 
 use std::{sync::Arc, time::Duration};
 
-use http::Method;
 use serde_json::Value;
 use tokio::time::{sleep, timeout};
 use tracing::{Instrument, info_span};
 
 use super::{Controller, Operator, RECONCILE_LIMIT};
 use crate::{
-    client::{Client, Request},
+    client::{Client, Patch, Request},
     cluster::Readiness,
     plan::{Given, Planning},
     resource::{Key, Resource, from_json, list::Found, remove_missing},
@@ -156,12 +155,11 @@ async fn as_applied(client: &Client, path: &str, mut object: Value) -> Result<Va
             let applied = live["metadata"]["annotations"][LAST_APPLIED].as_str();
             let applied = applied.and_then(|text| serde_json::from_str(text).ok());
             remove_missing(&applied.unwrap_or_default(), &mut object);
-            let body = object.to_string().into_bytes();
-            Request::get(path).sends(Method::PATCH, "application/merge-patch+json", body)
+            Request::get(path).patches(&Patch::Merge(object))
         }
         Err(error) if error.is_not_found() => {
             let (collection, _) = path.rsplit_once('/').unwrap_or_default();
-            Request::get(collection).sends(Method::POST, "application/json", object.to_string().into_bytes())
+            Request::post(collection, &object)
         }
         Err(error) => return Err(error.to_string()),
     };

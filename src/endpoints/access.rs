@@ -11,7 +11,7 @@
 use std::{collections::HashMap, sync::Mutex, time::Duration};
 
 use hyper::{
-    Method, Request, StatusCode,
+    Request, StatusCode,
     header::{AUTHORIZATION, HeaderValue, WWW_AUTHENTICATE},
 };
 use ring::digest::{SHA256, digest};
@@ -151,9 +151,8 @@ impl Access {
     async fn create(&self, group: &str, kind: &str, spec: Value) -> Result<Value, client::Error> {
         let api_version = format!("{group}.k8s.io/v1");
         let path = format!("/apis/{api_version}/{}s", kind.to_lowercase());
-        let body = json!({"apiVersion": api_version, "kind": kind, "spec": spec}).to_string().into_bytes();
-        let request = client::Request::get(&*path).sends(Method::POST, "application/json", body);
-        let answer = self.client.send(request).await?;
+        let body = json!({"apiVersion": api_version, "kind": kind, "spec": spec});
+        let answer = self.client.send(client::Request::post(&*path, &body)).await?;
         let mut review: Value = serde_json::from_slice(&answer.body)
             .map_err(|error| client::Error::new("create", path, error.to_string()))?;
         Ok(review["status"].take())

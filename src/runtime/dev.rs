@@ -14,7 +14,6 @@ use std::{
     time::Duration,
 };
 
-use http::Method;
 use listwatch_apiserver::{ApiServer, Options as ServerOptions, RequestRecord};
 use serde_json::Value;
 use tokio::time::sleep;
@@ -89,8 +88,7 @@ pub(super) async fn serve(
 }
 
 async fn create(user: &Client, path: &str, object: &Value) -> Result<(), Error> {
-    let request = Request::get(path).sends(Method::POST, "application/json", object.to_string().into_bytes());
-    user.send(request).await.map(drop)
+    user.send(Request::post(path, object)).await.map(drop)
 }
 
 /// The path of the objects beside this one, by the resources of its version. An object without a namespace is for `default`.

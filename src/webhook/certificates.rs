@@ -485,7 +485,6 @@ fn text(base64: &str) -> String {
 mod tests {
     use std::{collections::HashSet, future::pending, pin::pin, time::SystemTime};
 
-    use http::Method;
     use tokio::time::{advance, sleep};
 
     use super::*;
@@ -506,9 +505,7 @@ mod tests {
     async fn at_each_change_in_three_years_the_api_server_trusts_what_is_served() {
         let server = TestServer::start(&[]).await;
         let create = async |path: &str, object: Value| {
-            let body = object.to_string().into_bytes();
-            let request = Request::get(path).sends(Method::POST, "application/json", body);
-            server.client.send(request).await.expect("an object");
+            server.client.send(Request::post(path, &object)).await.expect("an object");
         };
         let webhooks = Webhooks::new("example.com/web-webhook");
         let webhooks = webhooks.defaults(|_: &mut Deployment| ()).defaults(|_: &mut Ingress| ());

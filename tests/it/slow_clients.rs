@@ -82,9 +82,7 @@ async fn clients_that_never_read_do_not_harm_other_clients() {
     let path = "/api/v1/namespaces/default/configmaps";
     let create = async |name: String| {
         let object = json!({"metadata": {"name": name}, "data": {"text": "x".repeat(20_000)}});
-        let request =
-            Request::get(path).sends(Method::POST, "application/json", object.to_string().into_bytes());
-        client.send(request).await.unwrap();
+        client.send(Request::post(path, &object)).await.unwrap();
     };
     for number in 0..20 {
         create(format!("before-{number}")).await;

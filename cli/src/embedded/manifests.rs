@@ -7,7 +7,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use http::Method;
 use listwatch::client::{Client, Error, Request};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
@@ -222,9 +221,8 @@ pub(super) async fn create(client: &Client, manifests: Vec<Manifest>) -> Result<
             path = format!("{path}/namespaces/{}", utf8_percent_encode(namespace, IN_PATH));
         }
         // A misspelt field is an error that says where, not a warning that does not.
-        let request = Request::get(format!("{path}/{}?fieldValidation=Strict", resource.name));
-        let body = manifest.object.to_string().into_bytes();
-        let created = client.send(request.sends(Method::POST, "application/json", body)).await;
+        let path = format!("{path}/{}?fieldValidation=Strict", resource.name);
+        let created = client.send(Request::post(path, &manifest.object)).await;
         // The author of the file needs the reason of the server, not our request.
         created.map_err(|error| match error.status() {
             Some(status) => manifest.wrong(&status.message),

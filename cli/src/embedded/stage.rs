@@ -85,8 +85,7 @@ async fn create(client: &Client, name: &str) -> Result<(), Error> {
 }
 
 async fn post(client: &Client, path: &str, object: &Value) -> Result<(), Error> {
-    let request = Request::get(path).sends(Method::POST, "application/json", object.to_string().into_bytes());
-    client.send(request).await.map(drop)
+    client.send(Request::post(path, object)).await.map(drop)
 }
 
 /// Scales `web`, and creates and deletes `blog`, again and again. Ends with the server.

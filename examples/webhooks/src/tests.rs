@@ -11,9 +11,7 @@ async fn create(server: &TestServer, version: &str, name: &str, spec: Value) -> 
     let api_version = format!("example.com/{version}");
     let site = json!({"apiVersion": api_version, "kind": "Site", "metadata": {"name": name}, "spec": spec});
     let path = format!("/apis/{api_version}/namespaces/default/sites");
-    let request =
-        Request::get(path).sends(http::Method::POST, "application/json", site.to_string().into_bytes());
-    let answer = server.client.send(request).await.map_err(|error| error.to_string())?;
+    let answer = server.client.send(Request::post(path, &site)).await.map_err(|error| error.to_string())?;
     Ok(serde_json::from_slice(&answer.body).expect("JSON"))
 }
 
