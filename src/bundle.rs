@@ -21,7 +21,7 @@ use semver::Version;
 use serde_json::{Value, json};
 
 use crate::{
-    manifests::{Installation, InstallationFlags, WEBHOOK_PORT, yaml},
+    manifests::{Installation, InstallationFlags, WEBHOOK_PORT},
     rbac::{self, Permission, Reach, Verb},
 };
 
@@ -139,21 +139,27 @@ fn files(
     let installation = &installation;
     let version =
         ClusterServiceVersion { installation, flags, examples: examples(installation, flags, samples)? };
-    let mut files = vec![(format!("manifests/{name}.clusterserviceversion.yaml"), yaml(&version.object()?))];
+    let mut files = vec![(
+        format!("manifests/{name}.clusterserviceversion.yaml"),
+        listwatch_yaml::write(&version.object()?),
+    )];
     for definition in &installation.definitions {
         let spec = &definition["spec"];
         let file = format!("manifests/{}_{}.yaml", text(&spec["group"]), text(&spec["names"]["plural"]));
         // OLM writes the conversion after the definition: in an upgrade, a definition without one would lose fields meanwhile.
-        files.push((file, yaml(&installation.converting(definition))));
+        files.push((file, listwatch_yaml::write(&installation.converting(definition))));
     }
     let mut budget = version.object_of("PodDisruptionBudget");
     if let Some(metadata) = budget["metadata"].as_object_mut() {
         metadata.remove("namespace");
     }
-    files.push((format!("manifests/{name}_poddisruptionbudget.yaml"), yaml(&budget)));
+    files.push((format!("manifests/{name}_poddisruptionbudget.yaml"), listwatch_yaml::write(&budget)));
     let annotations = annotations(name, &flags.channels);
-    files.push(("metadata/annotations.yaml".to_owned(), yaml(&json!({"annotations": annotations}))));
-    files.push(("tests/scorecard/config.yaml".to_owned(), yaml(&scorecard())));
+    files.push((
+        "metadata/annotations.yaml".to_owned(),
+        listwatch_yaml::write(&json!({"annotations": annotations})),
+    ));
+    files.push(("tests/scorecard/config.yaml".to_owned(), listwatch_yaml::write(&scorecard())));
     let labels: String = annotations
         .iter()
         .map(|(name, value)| format!("LABEL {name}={}\n", value.as_str().unwrap_or_default()))

@@ -6,15 +6,13 @@
 
 use std::mem;
 
+use listwatch_yaml::write;
 use schemars::{JsonSchema, Schema, SchemaGenerator, generate::SchemaSettings, json_schema};
 use serde_json::{Value, json};
 
-use crate::{
-    manifests::yaml,
-    resource::{
-        Resource,
-        conditions::{MESSAGE_LENGTH_MAX, REASON_LENGTH_MAX},
-    },
+use crate::resource::{
+    Resource,
+    conditions::{MESSAGE_LENGTH_MAX, REASON_LENGTH_MAX},
 };
 
 /// The definition of a kind, with the type of its `spec`. The methods of [`Crd`] add the rest:
@@ -170,7 +168,7 @@ impl Crd {
     /// The definition as YAML, for [`Runtime::definitions`](crate::runtime::Runtime::definitions).
     #[must_use]
     pub fn yaml(&self) -> String {
-        yaml(&self.clone().value())
+        write(&self.clone().value())
     }
 
     fn versions(&mut self) -> &mut Vec<Value> {

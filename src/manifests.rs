@@ -4,11 +4,8 @@
 //! The objects that look the same for each operator come from `manifests/base`, where they are explained. The roles follow from what
 //! the controllers do ([`rbac`]).
 
-mod yaml;
-
+use listwatch_yaml::write;
 use serde_json::{Value, json};
-
-pub use yaml::{is_printable, pretty, yaml};
 
 use crate::{
     advanced::checked,
@@ -284,7 +281,7 @@ impl Installation {
 /// Several objects as YAML.
 #[must_use]
 pub fn documents(objects: &[Value]) -> String {
-    objects.iter().map(yaml).collect::<Vec<_>>().join("---\n")
+    objects.iter().map(write).collect::<Vec<_>>().join("---\n")
 }
 
 fn read(yaml: &str) -> Value {

@@ -14,7 +14,7 @@ use std::{collections::BTreeSet, fmt::Write};
 
 use serde_json::Value;
 
-use crate::{manifests::yaml, resource::Resource};
+use crate::resource::Resource;
 
 /// Longest line of a comment.
 const LINE_MAX: usize = 120;
@@ -201,7 +201,7 @@ pub fn roles(name: &str, permissions: &[Permission]) -> String {
 
 /// A name, in quotes if it would be something else than a text in YAML.
 fn quoted(name: &str) -> String {
-    yaml(&name.into()).trim_end().to_owned()
+    listwatch_yaml::write(&name.into()).trim_end().to_owned()
 }
 
 /// The same roles as objects, without the reasons.

@@ -6,14 +6,12 @@ use std::{
 };
 
 use clap::ValueEnum;
-use listwatch::{
-    log,
-    manifests::{pretty, yaml},
-};
+use listwatch::log;
 use listwatch_study::{
     object::{CHANGES_CHARS, changes_within},
     wrap::wrap,
 };
+use listwatch_yaml::{pretty, write};
 use serde_json::{Value, json};
 
 use super::{
@@ -81,7 +79,7 @@ impl LineFormatter {
         let text = match self.output {
             Output::Raw => format!("{line}\n"),
             Output::Json => indented(),
-            Output::Yaml => "---\n".to_owned() + &yaml(&value),
+            Output::Yaml => "---\n".to_owned() + &write(&value),
             Output::Name if !has_objects => {
                 let cause = "the answer has no objects: -o raw writes it as it came";
                 return Err(Failure::Runtime(cause.to_owned()));

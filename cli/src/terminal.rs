@@ -2,8 +2,9 @@
 
 use std::io::{self, IsTerminal, Write};
 
-use listwatch::{log, manifests::is_printable};
+use listwatch::log;
 use listwatch_study::wrap::wrap;
+use listwatch_yaml::is_printable;
 use terminal_size::{Width, terminal_size_of};
 
 /// A line on standard error about an exchange. If standard error is closed, the line is dropped.

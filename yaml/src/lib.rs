@@ -1,4 +1,5 @@
-//! Reads YAML as kubectl and kube-apiserver do: by the rules of YAML 1.1 in [sigs.k8s.io/yaml], which differ from YAML 1.2.
+//! Reads YAML as kubectl and kube-apiserver do: by the rules of YAML 1.1 in [sigs.k8s.io/yaml], which differ from YAML 1.2. And
+//! [writes](write()) it so that they read the same value.
 //!
 //! ```
 //! let pod = listwatch_yaml::read("{on: yes, mode: 017, size: 1_000, name: 'yes'}")?;
@@ -10,10 +11,13 @@
 //!
 //! [sigs.k8s.io/yaml]: https://pkg.go.dev/sigs.k8s.io/yaml
 
+mod write;
+
 use std::fmt;
 
 use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
+pub use write::{is_printable, pretty, write};
 /// What is not YAML, and where.
 pub use yaml_serde::Error;
 

@@ -1,4 +1,4 @@
-//! YAML that readers of YAML 1.1, such as PyYAML, take for the same value. [`yaml_serde`] quotes only what readers of YAML 1.2
+//! Writes YAML that readers of YAML 1.1, such as PyYAML, take for the same value. [`yaml_serde`] quotes only what readers of YAML 1.2
 //! would take for something else than text. And JSON: both have the numbers of characters that are not [printable](is_printable).
 
 use serde_json::Value;
@@ -12,6 +12,7 @@ const LATER: char = '\u{e001}';
 const WORDS: [&str; 8] = ["y", "yes", "n", "no", "on", "off", "<<", "="];
 
 /// A value in JSON, indented.
+#[must_use]
 pub fn pretty(value: &Value) -> String {
     let json = serde_json::to_string_pretty(value).unwrap_or_default();
     escaped(&json, |c| c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect())
@@ -27,7 +28,8 @@ fn escaped(json: &str, number: impl Fn(char) -> String) -> String {
 }
 
 /// A value in YAML.
-pub fn yaml(value: &Value) -> String {
+#[must_use]
+pub fn write(value: &Value) -> String {
     let (mut value, mut later) = (value.clone(), Vec::new());
     quote(&mut value, &mut later);
     let text = yaml_serde::to_string(&value).unwrap_or_default().replace(QUOTE, "'");
@@ -41,6 +43,7 @@ pub fn yaml(value: &Value) -> String {
 
 /// Not a control character, nor one that only says how others are shown: from right to left, on another line, not at all. The two that join
 /// and part letters are harmless, and words of Persian and many emoji need them.
+#[must_use]
 pub fn is_printable(c: char) -> bool {
     let is_format = matches!(
         c,
@@ -111,7 +114,7 @@ mod tests {
             ".inf",
         ] {
             let value = serde_json::json!({text: text});
-            let yaml = yaml(&value);
+            let yaml = write(&value);
             assert_eq!(yaml, format!("'{text}': '{text}'\n"));
             assert_eq!(yaml_serde::from_str::<Value>(&yaml).expect("YAML"), value);
         }
@@ -131,13 +134,13 @@ mod tests {
         ];
         for text in harmful.into_iter().chain(["\u{1b}[2J", "a\rb"]) {
             let value = serde_json::json!({text: [text, {"a": text}, "yes"]});
-            let (json, yaml) = (pretty(&value), yaml(&value));
+            let (json, yaml) = (pretty(&value), write(&value));
             assert!(json.chars().chain(yaml.chars()).all(is_printable), "{json}{yaml}");
             assert_eq!(serde_json::from_str::<Value>(&json).expect("JSON"), value);
             assert_eq!(yaml_serde::from_str::<Value>(&yaml).expect("YAML"), value, "{yaml}");
         }
         assert_eq!(pretty(&"a\u{202e}\u{e0041}".into()), r#""a\u202e\udb40\udc41""#);
-        assert_eq!(yaml(&"a\u{9b}\u{e0041}\"".into()), r#""a\U0000009b\U000e0041\"""#.to_owned() + "\n");
+        assert_eq!(write(&"a\u{9b}\u{e0041}\"".into()), r#""a\U0000009b\U000e0041\"""#.to_owned() + "\n");
         let harmless = serde_json::json!("\u{1f469}\u{200d}\u{1f4bb} \u{645}\u{6cc}\u{200c}\u{62e} é");
         assert_eq!(pretty(&harmless), harmless.to_string());
     }
@@ -146,8 +149,8 @@ mod tests {
     fn any_other_value_is_written_as_it_is() {
         let texts = ["web", "v1", "", "1: 2", "a: b # c", "two\nlines\nyes\n", "it's", "nginx:1.27", " 1"];
         let value = serde_json::json!({"texts": texts, "others": [1, 1.5, true, null, {}, []]});
-        let yaml = yaml(&value);
+        let yaml = write(&value);
         assert_eq!(yaml_serde::from_str::<Value>(&yaml).expect("YAML"), value, "{yaml}");
-        assert!(super::yaml(&serde_json::json!(["web", true, 12])) == "- web\n- true\n- 12\n");
+        assert!(write(&serde_json::json!(["web", true, 12])) == "- web\n- true\n- 12\n");
     }
 }
