@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 
 use crate::{
     manifests::{Installation, InstallationFlags, WEBHOOK_PORT},
-    rbac::{self, Permission, Reach, Verb},
+    rbac::{Permission, Reach, Verb},
 };
 
 /// Stands for the namespaces to watch, in an [`Installation`] whose bundle is written.
@@ -349,7 +349,7 @@ impl ClusterServiceVersion<'_> {
 
     fn strategy(&self) -> Value {
         let Installation { name, permissions, .. } = self.installation;
-        let roles = rbac::objects(name, permissions);
+        let roles = listwatch_install::rbac::objects(name, permissions);
         let rules = |is_for_cluster: bool| {
             let chosen = roles.iter().filter(|role| (role["kind"] == "ClusterRole") == is_for_cluster);
             let rules: Vec<_> =

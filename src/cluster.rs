@@ -31,7 +31,7 @@ use crate::{
     client::{Client, Collection, DeleteOptions, Error, Leadership, Page, Part, Patch, PermitFor},
     locked,
     metrics::Metrics,
-    rbac::{self, Permission},
+    rbac::Permission,
     resource::{
         Key, ObjectMeta, Resource, Scope,
         list::{Found, List},
@@ -102,7 +102,7 @@ impl Cluster {
 
     /// Declares what a controller must be allowed to do. Usually, [`Builder::needs`](crate::controller::Builder::needs) does that.
     pub fn declare(&self, permission: Permission) {
-        rbac::add(&mut locked(&self.permissions), permission);
+        listwatch_install::rbac::add(&mut locked(&self.permissions), permission);
     }
 
     /// What the controllers have declared, in this order.

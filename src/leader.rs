@@ -53,7 +53,7 @@ use tracing::{debug, info, warn};
 use crate::{
     client::{Error, Leadership, Part, Patch},
     cluster::{Cluster, Watch},
-    rbac::{Permission, Reach, Verb},
+    rbac::{self, Reach, Verb},
     resource::{
         Key, ObjectMeta, Scope,
         kinds::{Lease, LeaseSpec},
@@ -191,7 +191,7 @@ impl Elector {
         let reach = settings.namespace.clone().map_or(Reach::OwnNamespace, Reach::Namespace);
         let verbs = [Verb::Get, Verb::List, Verb::Watch, Verb::Create, Verb::Patch];
         let reason = "To elect a leader. The API server cannot limit `create` to one name.";
-        cluster.declare(Permission::of::<Lease>(reach, &verbs, reason));
+        cluster.declare(rbac::of::<Lease>(reach, &verbs, reason));
         let (changed, (deadline, leadership)) = (Arc::new(Notify::new()), Leadership::channel());
         let notify = Arc::clone(&changed);
         let mut random = fastrand::Rng::new();

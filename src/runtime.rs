@@ -57,7 +57,7 @@ use crate::{
     endpoints::Endpoint,
     leader::{self, electors},
     plan::{Objects, Plan, Planning},
-    rbac::{Permission, Reach, Verb},
+    rbac::{self, Permission, Reach, Verb},
     resource::{MANAGED_BY, Resource, Scope, kinds::Namespace},
     shard::Shard,
     shutdown::{self, ShutdownError, Stop},
@@ -380,7 +380,7 @@ impl Runtime {
     }
 
     /// What the controllers must be allowed to do: what they watch, keep and write, by their [`Builder`]s, and what they declare
-    /// themselves ([`Builder::needs`]). [`rbac::roles`](crate::rbac::roles) prints it. Sends no request.
+    /// themselves ([`Builder::needs`]). [`rbac::roles`] prints it. Sends no request.
     pub fn permissions(mut self) -> Result<Vec<Permission>, RuntimeError> {
         // The watches begin as tasks, which never run.
         let tasks = tokio::runtime::Builder::new_current_thread().build().map_err(ShutdownError::Start)?;
@@ -397,13 +397,13 @@ impl Runtime {
         self.webhooks.permissions().into_iter().for_each(|permission| cluster.declare(permission));
         for name in mem::take(&mut self.namespaces) {
             let reason = "Optional: to warn when the namespace does not exist.";
-            cluster.declare(Permission::of::<Namespace>(Reach::Namespace(name), &[Verb::Get], reason));
+            cluster.declare(rbac::of::<Namespace>(Reach::Namespace(name), &[Verb::Get], reason));
         }
         if let Some((_, MetricsSecurity::Tls { .. })) = &self.metrics {
             for (group, resource) in
                 [("authentication.k8s.io", "tokenreviews"), ("authorization.k8s.io", "subjectaccessreviews")]
             {
-                cluster.declare(Permission::of_review(group, resource));
+                cluster.declare(rbac::of_review(group, resource));
             }
         }
         Ok(cluster.permissions())

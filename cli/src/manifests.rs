@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use listwatch::{
     leader::LeaderElection,
     manifests::{Installation, InstallationFlags, REPLICAS},
-    runtime::Runtime,
+    runtime::{Runtime, RuntimeError},
 };
 use listwatch_operators::{self as operators, BuiltIn};
 
@@ -31,7 +31,7 @@ pub(super) fn main(args: ManifestsArgs) -> Result<(), Failure> {
 
 pub(super) fn installation(operator: BuiltIn, flags: InstallationFlags) -> Result<Installation, Failure> {
     let InstallationFlags { image, namespace, replicas, watched, has_service_monitor, has_network_policy } =
-        flags.checked()?;
+        flags.checked().map_err(RuntimeError::Config)?;
     let short = operator.role().trim_end_matches("-operator");
     let mut variables = vec![("LISTWATCH_LEADER_ELECT".to_owned(), "true".to_owned())];
     if operator == BuiltIn::Copyrator {

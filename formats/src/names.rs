@@ -55,6 +55,21 @@ pub fn subdomain_errors(name: &str) -> Vec<String> {
     errors
 }
 
+/// The names of namespaces, without duplicates. Fails, and names the source, if one of them is invalid.
+pub fn namespaces(mut names: Vec<String>, source: &str) -> Result<Vec<String>, String> {
+    for name in &mut names {
+        *name = name.trim().to_owned();
+        if !label_errors(name).is_empty() {
+            return Err(format!(
+                "{source}: {name:?} is not the name of a namespace; for all of them, give none"
+            ));
+        }
+    }
+    names.sort();
+    names.dedup();
+    Ok(names)
+}
+
 /// Validates a part of a path, the name of a Role.
 pub fn path_segment_errors(name: &str) -> Vec<String> {
     if name == "." || name == ".." {

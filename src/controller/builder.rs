@@ -24,7 +24,7 @@ use crate::{
     cluster::{Cluster, Index, Watch},
     correction_backoff::CorrectionBackoff,
     queue::{Queue, Urgency},
-    rbac::{Permission, Reach, Verb},
+    rbac::{self, Permission, Reach, Verb},
     resource::{Key, Resource, Scope, kinds::Pod, list::Found},
     store::{Change, Listening},
 };
@@ -111,20 +111,20 @@ impl<K: Resource> Builder<K> {
 
     /// [`Builder::needs`], in all namespaces.
     pub fn needs_everywhere<C: Resource>(&self, verbs: &[Verb], reason: &str) {
-        self.shared.cluster.declare(Permission::of::<C>(Reach::AllNamespaces, verbs, reason));
+        self.shared.cluster.declare(rbac::of::<C>(Reach::AllNamespaces, verbs, reason));
     }
 
     /// Declares requests for objects of a kind in the namespaces of a watch.
     fn declares<C: Resource>(&self, watch: &Watch<impl Resource>, verbs: &[Verb], reason: &str) {
-        for reach in Reach::each(&watch.namespaces()) {
-            self.shared.cluster.declare(Permission::of::<C>(reach, verbs, reason));
+        for reach in rbac::reaches(&watch.namespaces()) {
+            self.shared.cluster.declare(rbac::of::<C>(reach, verbs, reason));
         }
     }
 
     /// Declares requests for a subresource of the own objects.
     fn declares_part(&self, part: &str, verbs: &[Verb], reason: &str) {
-        for reach in Reach::each(&self.shared.objects.namespaces()) {
-            self.shared.cluster.declare(Permission::of_part::<K>(part, reach, verbs, reason));
+        for reach in rbac::reaches(&self.shared.objects.namespaces()) {
+            self.shared.cluster.declare(rbac::of_part::<K>(part, reach, verbs, reason));
         }
     }
 
@@ -249,7 +249,7 @@ impl<K: Resource> Builder<K> {
             self.needs::<K>(&[Verb::Patch], &format!("To add and remove the finalizer {finalizer}."));
         }
         if self.shared.reporter.records_events() {
-            for reach in Reach::each(&self.shared.objects.namespaces()) {
+            for reach in rbac::reaches(&self.shared.objects.namespaces()) {
                 self.shared.cluster.declare(Permission::of_events(reach));
             }
         }

@@ -205,7 +205,7 @@ fn installation(
     controllers: impl FnOnce(Runtime) -> Runtime,
 ) -> Result<Installation, RuntimeError> {
     let InstallationFlags { image, namespace, replicas, watched, has_service_monitor, has_network_policy } =
-        flags.checked()?;
+        flags.checked().map_err(RuntimeError::Config)?;
     let runtime = Runtime::offline()?.leader_election(LeaderElection::default())?;
     let mut runtime = controllers(runtime.namespaces(watched.clone())?);
     if let Some((_, directory)) = more.iter().find(|(name, _)| name == WEBHOOK_CERT_DIR) {
@@ -294,7 +294,7 @@ mod tests {
             let namespaces = namespaces.iter().map(ToString::to_string).collect();
             let runtime = Runtime::offline().and_then(|runtime| runtime.namespaces(namespaces));
             let line = |one: Permission| {
-                let verbs: Vec<_> = one.verbs.iter().map(|verb| verb.name()).collect();
+                let verbs: Vec<_> = one.verbs.iter().map(|verb| format!("{verb:?}").to_lowercase()).collect();
                 format!("{:?} {} {}", one.reach, one.resource, verbs.join(","))
             };
             let permissions = add(runtime.expect("a runtime")).permissions().expect("permissions");

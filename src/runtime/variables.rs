@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use listwatch_formats::names::label_errors;
+use listwatch_formats::names::namespaces;
 
 use super::RuntimeError;
 
@@ -21,16 +21,7 @@ pub fn names_in(variable: &str) -> Vec<String> {
     variable.split(',').filter(|name| !name.trim().is_empty()).map(str::to_owned).collect()
 }
 
-/// The names without duplicates. Fails, and names the source, if one of them cannot be the name of a namespace.
-pub fn checked(mut names: Vec<String>, source: &str) -> Result<Vec<String>, RuntimeError> {
-    for name in &mut names {
-        *name = name.trim().to_owned();
-        if !label_errors(name).is_empty() {
-            let cause = "is not the name of a namespace; for all of them, give none";
-            return Err(RuntimeError::Config(format!("{source}: {name:?} {cause}")));
-        }
-    }
-    names.sort();
-    names.dedup();
-    Ok(names)
+/// The names of [`namespaces`].
+pub fn checked(names: Vec<String>, source: &str) -> Result<Vec<String>, RuntimeError> {
+    namespaces(names, source).map_err(RuntimeError::Config)
 }

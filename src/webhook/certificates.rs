@@ -37,7 +37,7 @@ use crate::{
     endpoints::acceptor_of,
     locked,
     next::{Next, ReconcileError},
-    rbac::{Permission, Reach, Verb},
+    rbac::{self, Permission, Reach, Verb},
     resource::{
         Key, MANAGED_BY, ObjectMeta, Resource, Scope,
         kinds::{Secret, Service},
@@ -260,10 +260,10 @@ impl Watched {
         let own = Reach::OwnNamespace;
         let why = "To keep the certificates of the webhooks.";
         let mut permissions = vec![
-            Permission::of::<Service>(own.clone(), &read, why).named(name()),
-            Permission::of::<Secret>(own.clone(), &write, why).named(name()),
+            Permission { names: name(), ..rbac::of::<Service>(own.clone(), &read, why) },
+            Permission { names: name(), ..rbac::of::<Secret>(own.clone(), &write, why) },
             // The API server cannot limit `create` to one name.
-            Permission::of::<Secret>(own.clone(), &[Verb::Create], why),
+            rbac::of::<Secret>(own.clone(), &[Verb::Create], why),
             Permission::of_events(own),
         ];
         fn callers<'a, K: Resource>(
@@ -272,7 +272,8 @@ impl Watched {
         ) -> Option<Permission> {
             let why = "To write the caBundle of the operator's own webhooks.";
             let names: Vec<String> = names.into_iter().map(str::to_owned).collect();
-            (!names.is_empty()).then(|| Permission::of::<K>(Reach::AllNamespaces, verbs, why).named(names))
+            (!names.is_empty())
+                .then(|| Permission { names, ..rbac::of::<K>(Reach::AllNamespaces, verbs, why) })
         }
         permissions.extend(callers::<ValidatingWebhookConfiguration>(webhooks.validating(), &write));
         permissions.extend(callers::<MutatingWebhookConfiguration>(webhooks.mutating(), &write));

@@ -1,29 +1,26 @@
 //! Everything to install for an operator: its Namespace, definitions, account, roles, Deployment and PodDisruptionBudget, as YAML for
 //! `kubectl apply -f -`.
 //!
-//! The objects that look the same for each operator come from `manifests/base`, where they are explained. The roles follow from what
+//! The objects that look the same for each operator come from `base`, where they are explained. The roles follow from what
 //! the controllers do ([`rbac`]).
 
+use listwatch_formats::names::namespaces;
 use listwatch_yaml::write;
 use serde_json::{Value, json};
 
-use crate::{
-    advanced::checked,
-    rbac::{self, Permission},
-    runtime::RuntimeError,
-};
+use crate::rbac::{self, Permission};
 
-const NAMESPACE: &str = include_str!("../manifests/base/namespace.yaml");
-const DEPLOYMENT: &str = include_str!("../manifests/base/deployment.yaml");
-const DISRUPTION_BUDGET: &str = include_str!("../manifests/base/disruption-budget.yaml");
-const METRICS_SERVICE: &str = include_str!("../manifests/base/monitoring/service.yaml");
-const SERVICE_MONITOR: &str = include_str!("../manifests/base/monitoring/service-monitor.yaml");
-const ALERTS: &str = include_str!("../manifests/base/monitoring/alerts.yaml");
-const NETWORK_POLICY: &str = include_str!("../manifests/base/network-policy/network-policy.yaml");
+const NAMESPACE: &str = include_str!("../base/namespace.yaml");
+const DEPLOYMENT: &str = include_str!("../base/deployment.yaml");
+const DISRUPTION_BUDGET: &str = include_str!("../base/disruption-budget.yaml");
+const METRICS_SERVICE: &str = include_str!("../base/monitoring/service.yaml");
+const SERVICE_MONITOR: &str = include_str!("../base/monitoring/service-monitor.yaml");
+const ALERTS: &str = include_str!("../base/monitoring/alerts.yaml");
+const NETWORK_POLICY: &str = include_str!("../base/network-policy/network-policy.yaml");
 /// The default number of Pods.
 pub const REPLICAS: u32 = 2;
 /// Of the container, where the webhooks are served.
-pub(crate) const WEBHOOK_PORT: u16 = 9443;
+pub const WEBHOOK_PORT: u16 = 9443;
 
 /// Of a write for which the API server calls the webhooks: an object that is being deleted can lose its finalizers, but a change of its spec
 /// is judged, because a cleanup may depend on it. A kind without a spec is not judged then.
@@ -58,9 +55,9 @@ pub struct InstallationFlags {
 
 impl InstallationFlags {
     /// The same flags, if their namespaces have valid names.
-    pub fn checked(self) -> Result<InstallationFlags, RuntimeError> {
-        checked(self.namespace.iter().cloned().collect(), "--namespace")?;
-        Ok(InstallationFlags { watched: checked(self.watched, "--watch-namespace")?, ..self })
+    pub fn checked(self) -> Result<InstallationFlags, String> {
+        namespaces(self.namespace.iter().cloned().collect(), "--namespace")?;
+        Ok(InstallationFlags { watched: namespaces(self.watched, "--watch-namespace")?, ..self })
     }
 }
 
@@ -218,7 +215,8 @@ impl Installation {
     }
 
     /// A definition, with the conversion of its objects if a webhook does it.
-    pub(crate) fn converting(&self, definition: &Value) -> Value {
+    #[must_use]
+    pub fn converting(&self, definition: &Value) -> Value {
         let mut definition = definition.clone();
         if let Some(webhooks) = &self.webhooks
             && webhooks.converted.iter().any(|name| definition["metadata"]["name"] == **name)
@@ -285,7 +283,7 @@ pub fn documents(objects: &[Value]) -> String {
 }
 
 fn read(yaml: &str) -> Value {
-    yaml_serde::from_str(yaml).expect("the files of manifests/base are YAML")
+    listwatch_yaml::read(yaml).expect("the files of base are YAML")
 }
 
 fn label(object: &mut Value, name: &str) {
