@@ -215,8 +215,7 @@ impl Installation {
     }
 
     /// A definition, with the conversion of its objects if a webhook does it.
-    #[must_use]
-    pub fn converting(&self, definition: &Value) -> Value {
+    pub(crate) fn converting(&self, definition: &Value) -> Value {
         let mut definition = definition.clone();
         if let Some(webhooks) = &self.webhooks
             && webhooks.converted.iter().any(|name| definition["metadata"]["name"] == **name)

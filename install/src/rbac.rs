@@ -152,8 +152,7 @@ fn quoted(name: &str) -> String {
 }
 
 /// The same roles as objects, without the reasons.
-#[must_use]
-pub fn objects(name: &str, permissions: &[Permission]) -> Vec<Value> {
+pub(crate) fn objects(name: &str, permissions: &[Permission]) -> Vec<Value> {
     let roles = roles(name, permissions);
     listwatch_yaml::documents(&roles).filter_map(Result::ok).collect()
 }

@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 
 use crate::{
     manifests::{Installation, InstallationFlags, WEBHOOK_PORT},
-    rbac::{Permission, Reach, Verb},
+    rbac::{self, Permission, Reach, Verb},
 };
 
 /// Stands for the namespaces to watch, in an [`Installation`] whose bundle is written.
@@ -349,7 +349,7 @@ impl ClusterServiceVersion<'_> {
 
     fn strategy(&self) -> Value {
         let Installation { name, permissions, .. } = self.installation;
-        let roles = listwatch_install::rbac::objects(name, permissions);
+        let roles = rbac::objects(name, permissions);
         let rules = |is_for_cluster: bool| {
             let chosen = roles.iter().filter(|role| (role["kind"] == "ClusterRole") == is_for_cluster);
             let rules: Vec<_> =
@@ -546,7 +546,10 @@ mod tests {
     use crate::manifests::WebhookInstallation;
 
     fn installation(hook: &str) -> Installation {
-        let definition = include_str!("../manifests/memcached/crd/memcacheds.yaml");
+        let definition = json!({
+            "metadata": {"name": "memcacheds.cache.example.com"},
+            "spec": {"group": "cache.example.com", "names": {"kind": "Memcached", "plural": "memcacheds"}},
+        });
         Installation {
             name: "cache-operator".to_owned(),
             namespace: "cache-system".to_owned(),
@@ -554,7 +557,7 @@ mod tests {
             replicas: 2,
             args: Vec::new(),
             variables: Vec::new(),
-            definitions: vec![listwatch_yaml::read(definition).expect("YAML")],
+            definitions: vec![definition],
             roles_of_users: Vec::new(),
             permissions: Vec::new(),
             has_service_monitor: false,
