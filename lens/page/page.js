@@ -62,6 +62,8 @@ function tell(news) {
 /** Takes the document, and what is new, from the server. */
 function follow() {
   const source = new EventSource("events");
+  const file = element("a", { href: "lens.html", download: "", title: "All requests and events so far, and what is wrong, as one HTML file" }, "Save as a file");
+  $("live").after(file);
   const on = (name, act) => source.addEventListener(name, ({ data }) => {
     if (name !== "end") state.live = "New requests and events appear as they come.";
     act(JSON.parse(data));
@@ -72,6 +74,7 @@ function follow() {
   on("controls", (news) => controls?.then((tell) => tell(news)));
   on("end", ({ why }) => {
     source.close();
+    file.remove();
     state.live = `The recording has ended: ${why}.`;
     refresh();
   });

@@ -5,6 +5,7 @@
 //! GET  /?token=…         gives the browser a cookie; everything else needs it
 //! GET  / /page.js …      the files of the page
 //! GET  /events           server-sent events: all so far, and then what is new
+//! GET  /lens.html        all so far, as one HTML file
 //! POST /control/release  and others: live/controls.rs
 //! ```
 
@@ -27,6 +28,7 @@ use http_body_util::{BodyExt, Limited, StreamBody};
 use hyper::{
     Method, Request, StatusCode,
     body::{Frame, Incoming},
+    header::{CONTENT_DISPOSITION, HeaderValue},
     server::conn::http1,
     service::service_fn,
 };
@@ -238,6 +240,9 @@ async fn served(request: Request<Incoming>, page: &Arc<Page>) -> Answer {
     if path == "/events" {
         return events(page).await;
     }
+    if path == "/lens.html" {
+        return file(page).await;
+    }
     match FILES.iter().find(|(name, ..)| *name == path) {
         Some((_, kind, content)) => whole(StatusCode::OK, kind, *content),
         None => text(StatusCode::NOT_FOUND, "there is no such page"),
@@ -255,6 +260,17 @@ async fn controlled(what: &str, request: Request<Incoming>, controls: &Controls)
         Err(Refused(why)) => (StatusCode::BAD_REQUEST, json!({"error": why})),
     };
     whole(status, "application/json", answer.to_string())
+}
+
+/// The page as one file. Only a copy of it shows anything: the policy of this server forbids a script within a page.
+async fn file(page: &Arc<Page>) -> Answer {
+    let news = page.news.subscribe();
+    read(page).await;
+    judge(page).await;
+    let document = news.borrow().document(&Value::Null);
+    let mut answer = whole(StatusCode::OK, "text/html; charset=utf-8", page::html_of(&document));
+    answer.headers_mut().insert(CONTENT_DISPOSITION, HeaderValue::from_static("attachment"));
+    answer
 }
 
 /// What a page sees from now on. It is sent as fast as the page reads: what it misses meanwhile comes in one piece.

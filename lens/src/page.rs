@@ -23,6 +23,11 @@ const END: &str = "</body>";
 /// One HTML file that shows a [`document`](crate::document()). It asks for nothing from the network, and may not.
 #[must_use]
 pub fn html(document: &Value) -> String {
+    html_of(&document.to_string())
+}
+
+/// The same, of a document that is text already.
+pub(crate) fn html_of(document: &str) -> String {
     let policy = format!(
         "default-src 'none'; script-src {}; style-src {}; base-uri 'none'; form-action 'none'",
         hash(SCRIPT),
@@ -31,7 +36,7 @@ pub fn html(document: &Value) -> String {
     let head =
         format!("<meta http-equiv=\"Content-Security-Policy\" content=\"{policy}\">\n<style>{STYLE}</style>");
     // Nothing in it can end the element.
-    let document = document.to_string().replace('<', "\\u003c");
+    let document = document.replace('<', "\\u003c");
     let end = format!("<script type=\"application/json\" id=\"recording\">{document}</script>\n{END}");
     let html = INDEX.replace(LINK, &head);
     html.replace(MODULE, &format!("<script type=\"module\">{SCRIPT}</script>")).replace(END, &end)

@@ -220,7 +220,7 @@ impl News {
         let mut event = |name: &str, data: &str| text += &format!("event: {name}\ndata: {data}\n\n");
         match seen.entries.replace(total) {
             None => {
-                event("recording", &self.document());
+                event("recording", &self.document(&self.offer));
                 seen.report = Arc::clone(&self.report);
             }
             Some(known) if known < total => event("entries", &self.entries_since(known)),
@@ -241,11 +241,12 @@ impl News {
         text
     }
 
-    fn document(&self) -> String {
-        let News { start, offer, forgotten, report, .. } = self;
+    /// All so far. Without controls, it is `null`.
+    pub(super) fn document(&self, controls: &Value) -> String {
+        let News { start, forgotten, report, .. } = self;
         let entries = self.entries_since(0);
         format!(
-            r#"{{"start":"{start}","forgotten":{forgotten},"entries":{entries},"report":{report},"controls":{offer}}}"#
+            r#"{{"start":"{start}","forgotten":{forgotten},"entries":{entries},"report":{report},"controls":{controls}}}"#
         )
     }
 

@@ -8,6 +8,7 @@ use std::{
     },
 };
 
+use base64::{Engine, prelude::BASE64_STANDARD};
 use futures_util::future::join_all;
 use listwatch::client::{self, Config};
 use listwatch_apiserver::{ApiServer, Options};
@@ -21,6 +22,7 @@ use tokio::sync::oneshot;
 use super::{
     browser::{ENTER, in_browser},
     operator::Api,
+    page::{HIDDEN, WIDE},
     recorded, settings,
 };
 
@@ -209,6 +211,40 @@ async fn a_page_that_opens_late_has_the_report_on_all_so_far() {
 }
 
 #[tokio::test]
+async fn the_page_can_be_saved_with_all_so_far_and_without_a_value_or_a_token() {
+    let mut html = String::new();
+    shown("stamps-its-status", async |browser, server| {
+        let secret = json!({"metadata": {"name": "hidden"}, "stringData": {"password": HIDDEN}});
+        let api = Api::new(&server.kubeconfig(), "kubectl");
+        assert_eq!(api.send(Method::POST, "/api/v1/namespaces/default/secrets", secret).await.0, 201);
+        let is_loop = || !Report::of(&recorded(server)).findings.is_empty();
+        eventually("the loop", async || is_loop().then_some(())).await;
+        let answer = browser.request(Method::GET, "/lens.html").send().await.unwrap();
+        assert_eq!(header(&answer, "content-disposition"), "attachment");
+        html = answer.text().await.unwrap();
+        for known in ["secrets/default/hidden", "wakes-itself"] {
+            assert!(html.contains(known), "{known}");
+        }
+        let token = browser.address.split_once("token=").unwrap().1;
+        for value in [HIDDEN, &*BASE64_STANDARD.encode(HIDDEN), token, server.token()] {
+            assert!(!html.contains(value), "{value}");
+        }
+    })
+    .await;
+    in_browser(async move |chromium| {
+        chromium.open(&html, WIDE).await;
+        let parts = ["wrong-title", "controls", "live"]
+            .map(|id| format!("document.getElementById('{id}').textContent"));
+        assert_eq!(
+            chromium.get(&format!("[{}]", parts.join(", "))).await,
+            json!(["What is wrong (1)", "", ""])
+        );
+        assert_eq!(chromium.complaints().await, json!([]));
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_held_write_has_its_effect_when_the_page_lets_it_go() {
     shown("", async |browser, server| {
         let page = || server.object("pages.example.com", "default/a");
@@ -250,6 +286,7 @@ async fn a_person_changes_an_object_holds_the_write_that_follows_and_lets_it_go(
             let map = || server.object("configmaps", "default/a");
             eventually("the operator", async || map()).await;
             chromium.visit(&page.address).await;
+            assert_eq!(chromium.get("document.querySelector('a[download]').getAttribute('href')").await, "lens.html");
             chromium.click("#controls .buttons button:nth-of-type(1)").await;
             chromium.until("document.querySelector('[aria-label=\"Faults to come\"] li')?.textContent.startsWith('hold')").await;
             chromium.click("#controls > details:last-of-type > summary").await;

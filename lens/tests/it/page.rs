@@ -15,12 +15,12 @@ use super::{
     end_if, recorded, settings,
 };
 
-const WIDE: (u32, u32) = (1280, 800);
+pub const WIDE: (u32, u32) = (1280, 800);
 const NARROW: (u32, u32) = (390, 844);
 const PICTURE: (u32, u32) = (1080, 640);
 
 /// The value of the Secret.
-const HIDDEN: &str = "a value that nobody may see";
+pub const HIDDEN: &str = "a value that nobody may see";
 
 fn html(journal: &Journal) -> String {
     let recording = Recording::of(journal);
