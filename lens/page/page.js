@@ -13,6 +13,8 @@ const ENTRIES_MAX = 200_000;
 const [GROUPS_MAX, WRITES_MAX] = [200, 50];
 /** Heights in pixels, as in page.css. */
 const [ROW, AXIS] = [26, 22];
+/** Most rows for watches of the same objects that are open at once. Further ones are in the last. */
+const ROWS_MAX = 8;
 
 /** The entries by their number `n`. */
 const entries = new Map();
@@ -108,7 +110,34 @@ function complete(entry, requests) {
   }
   entry.isAlarm = entry.status >= 400 || entry.event === "ERROR";
   entry.changedNothing = writes.get(entry.n)?.effect === "nothing";
+  [entry.pages, entry.row, entry.end] = [undefined, 0, undefined];
 }
+
+/** Finds what lasts: an open watch, and a list in pages. Each has an `end`, and another `row` than its like of the same time. */
+function arrange(all) {
+  const [lasting, lists, rows] = [[], new Map(), new Map()];
+  for (const entry of all.filter(({ kind }) => kind === "request")) {
+    if (entry.verb === "watch" && entry.status === 200) lasting.push([entry]);
+    if (entry.verb !== "list" || !/[?&](limit|continue)=/.test(entry.target)) continue;
+    const key = [entry.client, entry.object, ...selectors(entry)].join("\n");
+    if (!queryOf(entry).has("continue")) lists.delete(key);
+    if (!lists.has(key)) lasting.push(lists.set(key, []).get(key));
+    entry.pages = lists.get(key);
+    entry.pages.push(entry);
+  }
+  for (const [first, ...others] of lasting.filter(([first, ...others]) => first.verb === "watch" || others.length)) {
+    const { t, took } = others.at(-1) ?? first;
+    first.end = took === null ? Infinity : t + took;
+    const lane = laneOf(first).join("\n");
+    if (!rows.has(lane)) rows.set(lane, []);
+    const ends = rows.get(lane);
+    const free = ends.findIndex((end) => end <= first.t);
+    first.row = free >= 0 ? free : Math.min(ends.length, ROWS_MAX - 1);
+    ends[first.row] = Math.max(first.end, ends[first.row] ?? 0);
+  }
+}
+
+const isInPages = ({ pages }) => pages?.length > 1;
 
 function fits({ client, verb, object, target }) {
   return (!filter.client || client === filter.client) && (!filter.verb || verb === filter.verb)
@@ -118,47 +147,57 @@ function fits({ client, verb, object, target }) {
 function laneOf(entry) {
   const { verb, client } = entry;
   if (entry.kind === "write" && !client) return ["server", "its controllers write"];
-  if (verb !== "watch") return [client, ["get", "list"].includes(verb) ? "gets and lists" : "writes"];
-  const watch = entry.of ?? entry;
-  const selectors = ["labelSelector", "fieldSelector"].flatMap((name) => queryOf(watch).getAll(name));
-  return [client, ["watch", watch.object, ...selectors].join(" ")];
+  if (verb !== "watch" && !isInPages(entry)) return [client, ["get", "list"].includes(verb) ? "gets and lists" : "writes"];
+  const request = entry.of ?? entry;
+  return [client, [verb, request.object, ...selectors(request)].join(" ")];
 }
+
+const selectors = (request) => ["labelSelector", "fieldSelector"].flatMap((name) => queryOf(request).getAll(name));
 
 function modelOf(all) {
   const requests = new Map(all.filter(({ kind }) => kind === "request").map((entry) => [entry.id, entry]));
   for (const entry of all) complete(entry, requests);
+  arrange(all);
   const seen = all.filter(fits);
   const clients = [...new Set([...report.clients, ...all.map(({ client }) => client).filter(Boolean)])];
   const lanes = new Map([...clients, "server"].map((client) => [client, new Map()]));
+  const laneIn = (own, label, row) => {
+    const key = `${label} ${row}`;
+    if (!own.has(key)) own.set(key, { key, label: row ? `also ${label}` : label, marks: [], alarms: [], open: [], covered: [], gaps: [] });
+    return own.get(key);
+  };
+  const first = all[0]?.t ?? 0;
+  const last = all.reduce((last, { t, took }) => Math.max(last, t + (took ?? 0)), first);
   for (const entry of seen) {
     const [client, label] = laneOf(entry);
     const own = lanes.get(client) ?? lanes.get("server");
-    if (!own.has(label)) own.set(label, { label, marks: [], alarms: [], open: [] });
-    entry.lane = own.get(label);
+    entry.lane = laneIn(own, label, (entry.of ?? entry.pages?.[0] ?? entry).row);
     entry.lane[entry.isAlarm ? "alarms" : "marks"].push(entry);
-    if (entry.kind === "request" && entry.verb === "watch" && entry.status === 200) open(entry.lane.open, entry);
+    if (entry.end === undefined) continue;
+    open(entry.lane.open, entry);
+    if (entry.verb === "watch") open(laneIn(own, label, 0).covered, entry);
   }
-  const first = all[0]?.t ?? 0;
-  const last = all.reduce((last, { t, took }) => Math.max(last, t + (took ?? 0)), first);
   const margin = Math.max((last - first) * 0.02, 1e-3);
   const shown = [];
   for (const [client, own] of lanes) {
     if (own.size) shown.push({ title: client });
     // What woke it is above what it did.
-    shown.push(...[...own.values()].sort((one, other) => rank(one) - rank(other) || one.label.localeCompare(other.label)));
+    shown.push(...[...own.values()].sort((one, other) => rank(one) - rank(other) || one.key.localeCompare(other.key)));
   }
   for (const lane of shown.filter(({ marks }) => marks)) {
-    lane.times = { marks: timesOf(lane.marks), alarms: timesOf(lane.alarms), open: lane.open.map(([begin]) => begin) };
+    const ends = lane.covered.map(([, end], index) => [end, lane.covered[index + 1]?.[0] ?? last]);
+    lane.gaps = ends.filter(([from, to]) => from < to);
+    const begins = (times) => times.map(([begin]) => begin);
+    lane.times = { marks: timesOf(lane.marks), alarms: timesOf(lane.alarms), open: begins(lane.open), gaps: begins(lane.gaps) };
   }
   return { all, seen, times: timesOf(seen), clients, lanes: shown, range: [first - margin, last + margin], last };
 }
 
 const timesOf = (entries) => entries.map(({ t }) => t);
-const rank = ({ label }) => (label.startsWith("watch") ? 0 : label === "gets and lists" ? 1 : 2);
+const rank = ({ key }) => (key.startsWith("watch") ? 0 : key.startsWith("writes") ? 2 : 1);
 
 /** Adds the time of a watch. Times that overlap are one. They come by their begin. */
-function open(times, { t, took }) {
-  const end = took === null ? Infinity : t + took;
+function open(times, { t, end }) {
   const last = times.at(-1);
   if (last && t <= last[1]) last[1] = Math.max(last[1], end);
   else times.push([t, end]);
@@ -183,7 +222,9 @@ function result(entry) {
   const version = entry.version && entry.version !== "0" ? `version ${entry.version}` : "";
   const from = entry.kind === "request" && entry.verb === "watch" ? queryOf(entry).get("resourceVersion") : null;
   const status = entry.status === 410 ? "410: the version is too old, list again" : entry.status;
-  return [status, changed, version, from && from !== "0" ? `from version ${from}` : "", entry.meaning].filter(Boolean).join(", ");
+  // The first pages may be forgotten.
+  const page = isInPages(entry) && !queryOf(entry.pages[0]).has("continue") ? `page ${entry.pages.indexOf(entry) + 1} of ${entry.pages.length}` : "";
+  return [status, page, changed, version, from && from !== "0" ? `from version ${from}` : "", entry.meaning].filter(Boolean).join(", ");
 }
 
 const queryOf = ({ target }) => new URLSearchParams((target ?? "").split("?")[1]);
@@ -496,6 +537,7 @@ function draw() {
   }
   drawArrow();
   drawAxis(height);
+  canvas.ariaDescription = model.lanes.map(({ title, label }) => title ?? label).join(", ");
   canvas.dataset.drawn = drawn;
   canvas.dataset.selected = state.selected ?? "";
   canvas.dataset.arrow = state.arrow ? `${state.arrow.from} ${state.arrow.to}` : "";
@@ -534,7 +576,8 @@ function drawLane(lane) {
   pen.beginPath();
   pen.rect(scale.left, lane.top, scale.width - scale.left, heightOf(lane));
   pen.clip();
-  drawOpen(lane, middle);
+  drawTimes(lane.gaps, lane.times.gaps, (from, to) => drawGap(from, to, middle));
+  drawTimes(lane.open, lane.times.open, (from, to) => drawBar(from, to, middle));
   columns(lane.times.marks, (x, from, to) => drawMark(lane.marks, from, to, x, middle), 2);
   columns(lane.times.alarms, (x, from) => drawAlarm(lane.alarms[from], x, middle), 8);
   const selected = [state.selected, state.arrow?.from].map((n) => entries.get(n)).filter((entry) => entry?.lane === lane);
@@ -557,22 +600,15 @@ function columns(times, show, width) {
   }
 }
 
-/** The times in which a watch is open, and between them those in which none is. */
-function drawOpen(lane, middle) {
-  const begins = lane.times.open;
+/** Draws what is seen of times that do not overlap. They come by their begin. */
+function drawTimes(times, begins, show) {
   let at = Math.max(0, indexOf(begins, scale.from) - 1);
-  let gap = at === 0 ? null : lane.open[at - 1][1];
-  while (at < begins.length && begins[at] <= scale.to) {
-    const [begin, end] = lane.open[at];
-    if (gap !== null && begin > scale.from) drawGap(scale.x(gap), scale.x(begin), middle);
-    if (end > scale.from) drawBar(scale.x(begin), Math.min(scale.x(end), scale.width), middle);
-    gap = end;
+  while (at < times.length && begins[at] <= scale.to) {
+    const [begin, end] = times[at];
+    if (end > scale.from) show(scale.x(begin), Math.min(scale.x(end), scale.width));
     // Those that begin in this pixel cannot be seen.
     at = Math.max(at + 1, indexOf(begins, scale.time(Math.floor(scale.x(begin)) + 1), at));
-    gap = Math.max(gap, lane.open[at - 1][1]);
   }
-  const last = begins[at] ?? model.last;
-  if (gap !== null && gap < last && last > scale.from) drawGap(scale.x(gap), scale.x(last), middle);
 }
 
 function drawBar(from, to, middle) {
@@ -588,7 +624,7 @@ function drawGap(from, to, middle) {
   pen.setLineDash([3, 3]);
   pen.beginPath();
   pen.moveTo(Math.max(from, 0), middle);
-  pen.lineTo(Math.min(to, scale.width), middle);
+  pen.lineTo(to, middle);
   pen.stroke();
   pen.setLineDash([]);
 }
@@ -605,7 +641,7 @@ function drawMark(marks, from, to, x, middle) {
   } else if (isEvent) {
     const half = entry.event === "BOOKMARK" ? 2 : 5;
     pen.fillRect(x - 1, middle - half, 2, 2 * half);
-  } else if (entry.verb === "watch") {
+  } else if (entry.verb === "watch" || isInPages(entry)) {
     pen.fillRect(x - 1, middle - 7, 2, 14);
   } else {
     const width = Math.max(4, scale.x(entry.t + (entry.took ?? 0)) - x);
@@ -669,7 +705,7 @@ function entryAt({ offsetX, offsetY }) {
     if (distance(nearest) < 7) return lane[kind][nearest];
   }
   const time = scale.time(offsetX);
-  return lane.marks.findLast(({ kind, t, took }) => kind !== "event" && t <= time && t + (took ?? Infinity) >= time);
+  return lane.marks.findLast(({ kind, t, took, end }) => kind !== "event" && t <= time && (end ?? t + (took ?? Infinity)) >= time);
 }
 
 function listen() {

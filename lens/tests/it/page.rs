@@ -3,8 +3,10 @@
 use std::{env, fs};
 
 use base64::{Engine, prelude::BASE64_STANDARD};
+use listwatch_apiserver::{ApiServer, Options};
+use listwatch_control_plane::eventually;
 use listwatch_lens::{Recording, Report, document, page};
-use listwatch_scorecard::{self as scorecard, Journal};
+use listwatch_scorecard::{self as scorecard, EVENTS_MAX, Journal};
 use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
@@ -18,6 +20,8 @@ use super::{
 pub const WIDE: (u32, u32) = (1280, 800);
 const NARROW: (u32, u32) = (390, 844);
 const PICTURE: (u32, u32) = (1080, 640);
+
+const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
 
 /// The value of the Secret.
 pub const HIDDEN: &str = "a value that nobody may see";
@@ -294,6 +298,70 @@ async fn a_time_without_an_open_watch_is_seen() {
         browser.click("#zoom-in").await;
         browser.until("Number(document.querySelector('canvas').dataset.view.split(' ')[1]) < 8").await;
         assert_eq!(drawn(&browser).await, 1);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_list_in_pages_is_one_bar_and_a_watch_beside_another_has_its_own_row() {
+    let server = ApiServer::start(Options { events: EVENTS_MAX, ..Options::default() }).await.unwrap();
+    let api = Api::new(&server.kubeconfig(), "pages");
+    let create = async |name: &str| {
+        let lease = json!({"metadata": {"name": name}});
+        assert_eq!(api.send(Method::POST, LEASES, lease).await.0, 201);
+    };
+    for name in ["a", "b", "c"] {
+        create(name).await;
+    }
+    let (mut next, mut version) = (Some(format!("{LEASES}?limit=1")), Value::Null);
+    while let Some(target) = next {
+        let metadata = api.get(&target).await["metadata"].take();
+        let token = metadata["continue"].as_str().filter(|token| !token.is_empty());
+        next = token.map(|token| format!("{LEASES}?limit=1&continue={token}"));
+        version = metadata["resourceVersion"].clone();
+    }
+    let target = format!("{LEASES}?watch=1&resourceVersion={}", version.as_str().unwrap());
+    let _watches = [
+        api.open(Method::GET, &target, &Value::Null).await,
+        api.open(Method::GET, &target, &Value::Null).await,
+    ];
+    create("d").await;
+    let are_sent = || server.events().iter().filter(|event| event.object == "default/d").count() == 2;
+    eventually("the events", async || are_sent().then_some(())).await;
+    let recording = recorded(&server);
+    let html = page::html(&document(&recording, &Report::of(&recording), recording.start()));
+    in_browser(async move |browser| {
+        browser.open(&html, WIDE).await;
+        let rows = "document.querySelector('canvas').ariaDescription.split(', ').slice(0, 5)";
+        let of = |what: &str| format!("{what} leases.coordination.k8s.io/default");
+        assert_eq!(
+            browser.get(rows).await,
+            json!(["admin (pages)", of("watch"), of("also watch"), of("list"), "writes"])
+        );
+        // The bars of both watches end at the right.
+        let mut chosen = json!("");
+        for row in [59.0, 81.0] {
+            browser.click_at("canvas", 0.98, row).await;
+            let selected = "document.querySelector('canvas').dataset.selected";
+            chosen = browser.until(&format!("{selected} !== {chosen} && {selected}")).await;
+            let detail = browser.get("document.querySelector('#detail b').textContent").await;
+            assert!(detail.as_str().unwrap().contains("watch leases"), "{detail}");
+        }
+        browser.click("#tab-entries").await;
+        let lists = "[...document.querySelectorAll('#entries [role=row]')].filter((row) => row.children[2].textContent === 'list').map((row) => row.children[4].textContent.split(', ')[1])";
+        browser.until(&format!("{lists}.length === 3")).await;
+        assert_eq!(browser.get(lists).await, json!(["page 1 of 3", "page 2 of 3", "page 3 of 3"]));
+        // Three pages in a bar.
+        let page = |id: u32, t: f64, query: &str| {
+            let mut page = request(id, "list", t, Some(0.1));
+            page["target"] = format!("/pages?limit=1{query}").into();
+            page["object"] = "pages/default".into();
+            page
+        };
+        let pages = [page(3, 0.0, ""), page(6, 4.0, "&continue=b"), page(9, 9.0, "&continue=c")];
+        browser.open(&made(&pages), WIDE).await;
+        assert_eq!(drawn(&browser).await, 4);
+        assert_eq!(browser.complaints().await, json!([]));
     })
     .await;
 }
