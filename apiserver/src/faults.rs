@@ -16,7 +16,7 @@
 
 use std::{
     collections::BTreeMap,
-    fmt,
+    fmt, mem,
     num::NonZeroUsize,
     ops::RangeInclusive,
     str::FromStr,
@@ -110,7 +110,7 @@ pub enum Fault {
     /// Writes wait until [`ApiServer::release_held`](super::ApiServer::release_held), then take effect. If the client
     /// disconnects meanwhile, they do not.
     Hold,
-    /// Writes take effect, and their answers wait until [`ApiServer::release_held`](super::ApiServer::release_held).
+    /// Requests take effect, and their answers wait until [`ApiServer::release_held`](super::ApiServer::release_held).
     HoldAnswer,
     /// Just before an update, another client changes an annotation of the object, so an old resourceVersion gets a 409.
     Meddle,
@@ -196,8 +196,9 @@ impl Fault {
             | Fault::Forbidden(_)
             | Fault::Delay(_)
             | Fault::Silence
-            | Fault::LoseAnswer => Scope::Requests(METHODS),
-            Fault::Hold | Fault::HoldAnswer | Fault::Deny { .. } => Scope::Requests(WRITES),
+            | Fault::LoseAnswer
+            | Fault::HoldAnswer => Scope::Requests(METHODS),
+            Fault::Hold | Fault::Deny { .. } => Scope::Requests(WRITES),
             Fault::Meddle => Scope::Requests(&["PUT", "PATCH"]),
             Fault::Quota(_) => Scope::Requests(&["POST"]),
             Fault::StaleLists(_) | Fault::SlowLists(_) => Scope::Requests(&["GET"]),
@@ -339,9 +340,8 @@ impl Planned {
         }
     }
 
-    /// Whether the fault applies to a request of this user. If so, counts the request.
-    fn take(&mut self, method: &Method, target: &str, user: Option<&str>) -> bool {
-        let method = method.as_str();
+    /// Whether the fault is about a request of this user.
+    fn fits(&self, method: &str, target: &str, user: Option<&str>) -> bool {
         let is_watch = target.contains("watch=");
         let path = target.split('?').next().unwrap_or_default();
         let is_collection = || ResourcePath::parse(path).is_some_and(|path| path.name.is_none());
@@ -352,12 +352,16 @@ impl Planned {
             }
             _ => true,
         };
-        let applies = self.times != Some(0)
-            && self.is_by(user)
+        self.is_by(user)
             && is_fitting
             && self.fault.methods().contains(&method)
             && (self.method.is_empty() || self.method == method)
-            && target.contains(&self.path);
+            && target.contains(&self.path)
+    }
+
+    /// Whether the fault applies to a request of this user. If so, counts the request.
+    fn take(&mut self, method: &Method, target: &str, user: Option<&str>) -> bool {
+        let applies = self.times != Some(0) && self.fits(method.as_str(), target, user);
         if applies && self.passes > 0 {
             self.passes -= 1;
             return false;
@@ -399,8 +403,8 @@ const NAMED: [(&str, &str, &str, Make); 35] = [
     ("slow", "time=1s", "requests are answered after a delay", |keys| Ok(Fault::Delay(keys.time("time")?))),
     ("silence", "", "requests get no answer, and their bodies are not read", |_| Ok(Fault::Silence)),
     ("lose-answer", "", "requests take effect, but the connection breaks before the answer", |_| Ok(Fault::LoseAnswer)),
+    ("hold-answer", "", "requests take effect, and their answers wait for DELETE /listwatch/faults/held", |_| Ok(Fault::HoldAnswer)),
     ("hold", "", "writes wait for DELETE /listwatch/faults/held, then take effect", |_| Ok(Fault::Hold)),
-    ("hold-answer", "", "writes take effect, and their answers wait for DELETE /listwatch/faults/held", |_| Ok(Fault::HoldAnswer)),
     ("meddle", "", "just before an update, another client changes an annotation of the object", |_| Ok(Fault::Meddle)),
     ("slow-lists", "time=2s", "half of a list comes this much later; of a streaming list, all but the first event", |keys| Ok(Fault::SlowLists(keys.time("time")?))),
     ("stale-lists", "version=1", "lists with resourceVersion=0 are as old as this version", |keys| Ok(Fault::StaleLists(keys.number("version", 1..=u64::MAX)?))),
@@ -851,6 +855,28 @@ impl Faults {
         }
         drop(state);
         self.release();
+    }
+
+    /// Ends a fault: the watches that it stalls go on, and so do the requests that it holds. Returns whether it was planned.
+    pub(crate) fn end_one(&self, text: &str) -> bool {
+        let mut state = lock(&self.state);
+        let all = mem::take(&mut state.planned).into_iter();
+        let (ended, others): (Vec<_>, Vec<_>) = all.partition(|planned| planned.text == text);
+        state.planned = others;
+        let Some(ended) = ended.first() else { return false };
+        if ended.fault == Fault::StallWatches {
+            for course in state.open.iter().filter_map(Weak::upgrade) {
+                if ended.fits("GET", &course.target, course.user.as_deref()) {
+                    course.change(None);
+                }
+            }
+        }
+        drop(state);
+        if [Fault::Hold, Fault::HoldAnswer].contains(&ended.fault) {
+            let is_of_other = |held: &HeldRequest| !ended.fits(&held.method, &held.target, Some(&held.user));
+            self.held.send_modify(|held| held.retain(|_, (request, _)| is_of_other(request)));
+        }
+        true
     }
 
     /// Holds a request until it is released, or refused with an error. A client that disconnects drops this future, and so the request.

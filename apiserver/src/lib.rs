@@ -461,6 +461,11 @@ impl ApiServer {
         self.server.faults.end();
     }
 
+    /// Ends a fault, by its text: the watches that it stalls resume, and the requests that it holds go on. Returns whether it was planned.
+    pub fn end_fault(&self, text: &str) -> bool {
+        self.server.faults.end_one(text)
+    }
+
     /// Closes all connections and stops the server.
     pub async fn stop(&self) {
         self.tasks.stop().await;

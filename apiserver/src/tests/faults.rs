@@ -439,6 +439,49 @@ async fn a_stalled_watch_goes_on_when_faults_end() {
     assert_eq!([open.next().await, later.next().await], ["ADDED a", "ADDED a"]);
 }
 
+/// The page of the lens holds what a client is sent about a kind, and lets it go.
+#[tokio::test]
+async fn a_fault_ends_alone_and_lets_go_what_it_stalls_and_holds() {
+    let (answers, events) = ("hold-answer,path=/configmaps", "stall-watches,path=/configmaps");
+    let fixture = fixture(&["stall-watches,path=/secrets", "hold,path=/secrets"]).await;
+    let paths = [CONFIG_MAPS, SECRETS].map(|path| format!("{path}?watch=1"));
+    let (mut maps, mut secrets) = (fixture.watch(&paths[0]).await, fixture.watch(&paths[1]).await);
+    assert_eq!(maps.next().await, "ADDED kube-root-ca.crt");
+    fixture.server.fault(planned(answers));
+    fixture.server.fault(planned(events));
+    let release = async {
+        assert_eq!(fixture.server.held().await, [format!("POST {CONFIG_MAPS}")]);
+        assert!(fixture.server.end_fault(answers), "it was planned");
+    };
+    let (created, ()) = tokio::join!(fixture.post(CONFIG_MAPS, config_map("a", json!({}))), release);
+    assert_eq!(created.0, 201);
+    assert!(tokio::time::timeout(Duration::from_millis(20), maps.next()).await.is_err(), "it is stalled");
+    let release = async {
+        assert_eq!(fixture.server.held().await, [format!("POST {SECRETS}")]);
+        assert!(fixture.server.end_fault(events) && !fixture.server.end_fault(events), "it was planned once");
+        assert_eq!(maps.next().await, "ADDED a");
+        assert!(fixture.server.is_holding(), "another fault holds it");
+        assert!(fixture.server.end_fault("hold,path=/secrets"), "it was planned");
+    };
+    let (created, ()) = tokio::join!(fixture.post(SECRETS, config_map("a", json!({}))), release);
+    assert_eq!(created.0, 201);
+    assert!(tokio::time::timeout(Duration::from_millis(20), secrets.next()).await.is_err(), "it is stalled");
+    assert_eq!(fixture.server.planned_faults(), "stall-watches,path=/secrets\n");
+}
+
+/// The answer to a list is as old as the list.
+#[tokio::test]
+async fn the_answer_to_a_list_can_be_held_also() {
+    let fixture = fixture(&["hold-answer,path=/configmaps,method=GET"]).await;
+    let release = async {
+        assert_eq!(fixture.server.held().await, [format!("GET {CONFIG_MAPS}")]);
+        assert_eq!(fixture.post(CONFIG_MAPS, config_map("a", json!({}))).await.0, 201);
+        fixture.server.release_held();
+    };
+    let ((status, list), ()) = tokio::join!(fixture.get(CONFIG_MAPS), release);
+    assert_eq!((status, list["items"].as_array().map(Vec::len)), (200, Some(1)), "{list}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_late_watch_of_one_user_sends_a_change_after_the_delay() {
     let fixture = fixture(&["late-watches,time=2s,user=jane,path=/secrets"]).await;
