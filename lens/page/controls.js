@@ -32,19 +32,19 @@ function button(text, title, status, act) {
  * Shows the controls in an element.
  * @param {HTMLElement} element
  * @param {{user: string, restart: boolean, help: string, checks: {name: string, summary: string}[]}} offer whose writes are held, and what else there is
- * @returns {(news: {faults: string[], held: object[]}) => void} to be told the faults to come and the held writes, when they change
+ * @returns {(news: {faults: string[], held: object[]}) => void} to be told the faults to come and the held requests, when they change
  */
 export function show(element, offer) {
   const status = make("p", { role: "status" });
-  const held = make("ol", { "aria-label": "Held writes, the oldest first" });
+  const held = make("ol", { "aria-label": "Held requests, the oldest first" });
   const faults = make("ul", { "aria-label": "Faults to come" });
   const user = offer.user && `,user=${offer.user}`;
   const hold = button("Hold writes", "Each write of the operator waits at the server until you let it go, or refuse it.", status, () => order("fault", { fault: `hold${user}` }));
   const buttons = make("p", { class: "buttons" }, hold,
-    button("Let the next one go", "The server executes the oldest of the held writes.", status, () => (next === undefined ? { error: "No write is held." } : order("release", { id: next }))),
-    button("End holding and all faults", "The server executes all held writes, and causes no more faults.", status, () => order("end", {})));
+    button("Let the next one go", "The server executes the oldest of the held writes, or sends the oldest of the held answers.", status, () => (next === undefined ? { error: "Nothing is held." } : order("release", { id: next }))),
+    button("End holding and all faults", "The server executes all held writes, sends all held answers and events, and causes no more faults.", status, () => order("end", {})));
   if (offer.restart) buttons.append(button("Restart the operator", "Ends the process of the operator, and starts it again.", status, () => order("restart", {})));
-  element.replaceChildren(make("h2", {}, "Stop and step"), buttons, status, held, faults,
+  element.replaceChildren(make("h2", {}, "Stop and step"), buttons, kindForm(user, status), status, held, faults,
     faultForm(offer, status), ...(offer.checks.length ? [checkForm(offer)] : []), editor());
   let next;
   return (news) => {
@@ -55,15 +55,33 @@ export function show(element, offer) {
   };
 }
 
-/** Shows the held writes. Those that were shown before stay as they are, with the focus. */
-function update(list, writes, status) {
-  const ids = new Set(writes.map(({ id }) => String(id)));
+/** Holds what the operator reads of a kind. */
+function kindForm(user, status) {
+  const kind = make("input", { name: "kind", placeholder: "configmaps", list: "kinds", required: "", autocomplete: "off" });
+  const both = async (what) => {
+    const requests = `path=/${kind.value.split(".")[0]}${user}`;
+    const [one, other] = [await order(what, { fault: `stall-watches,${requests}` }), await order(what, { fault: `hold-answer,method=GET,${requests}` })];
+    return one.error ? one : other;
+  };
+  const form = make("form", {}, make("label", {}, "Answers and events about ", kind),
+    make("button", { title: "Gets, lists and events of this kind wait at the server, so the operator does not know what has changed." }, "Hold"),
+    button("Let go", "The server sends what it held of this kind.", status, () => both("end")));
+  form.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    status.textContent = (await both("fault")).error ?? "";
+  });
+  return form;
+}
+
+/** Shows the held requests. Those that were shown before stay as they are, with the focus. */
+function update(list, requests, status) {
+  const ids = new Set(requests.map(({ id }) => String(id)));
   for (const item of [...list.children]) if (!ids.delete(item.dataset.id)) item.remove();
-  for (const { id, user, method, target, body } of writes.filter((write) => ids.has(String(write.id)))) {
+  for (const { id, user, method, target, body } of requests.filter((request) => ids.has(String(request.id)))) {
     const refuse = (code, means) => button(`Refuse with ${code}`, `The write has no effect, and the operator is told that ${means}.`, status, () => order("refuse", { id, status: code }));
     list.append(make("li", { "data-id": id },
       make("details", {}, make("summary", {}, `${method} ${target}`), make("p", {}, `by ${user}`), make("pre", {}, pretty(body))),
-      button("Let go", "The server executes this write.", status, () => order("release", { id })), " ", refuse(409, "the object has changed since it was read (Conflict)"), " ", refuse(500, "the server failed (Internal Server Error)")));
+      button("Let go", "The server executes this write, or sends this answer.", status, () => order("release", { id })), " ", ...(method === "GET" ? [] : [refuse(409, "the object has changed since it was read (Conflict)"), " ", refuse(500, "the server failed (Internal Server Error)")])));
   }
 }
 

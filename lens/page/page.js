@@ -428,8 +428,7 @@ const isChange = ({ changed }) => Boolean(changed);
 function showLife() {
   const changes = model.all.filter(isChange);
   const versions = changes.filter(({ object }) => object === state.object);
-  const names = [...new Set(changes.map(({ object }) => object))].sort();
-  if (names.length !== $("objects").childElementCount) replace($("objects"), ...names.map((value) => element("option", { value })));
+  suggest("objects", changes.map(({ object }) => object));
   const count = versions.length === 1 ? "1 version" : `${versions.length} versions`;
   $("life-text").textContent = state.object ? `${count} in this recording, which has the names of fields, and no values.` : "Each version of an object: when, by whom, and what changed.";
   showVersions(versions);
@@ -817,6 +816,7 @@ function update() {
   model = modelOf([...entries.values()].sort((one, other) => one.t - other.t));
   options("client", model.clients);
   options("verb", [...new Set(model.all.map(({ verb }) => verb))].sort());
+  suggest("kinds", model.all.map(({ resource }) => resource).filter(Boolean));
   showFindings();
   showWhy();
   nextUpdate = performance.now() + 4 * (performance.now() - began);
@@ -828,6 +828,12 @@ function options(name, values) {
   const chosen = list.value;
   list.replaceChildren(element("option", { value: "" }, "all"), ...values.map((value) => element("option", { value }, value)));
   list.value = chosen;
+}
+
+/** The suggestions of an input. */
+function suggest(list, values) {
+  const names = [...new Set(values)].sort();
+  if (names.length !== $(list).childElementCount) $(list).replaceChildren(...names.map((value) => element("option", { value })));
 }
 
 /** Shows what is seen of the model. */

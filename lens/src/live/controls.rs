@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! POST control/fault    {"fault":"hold,user=operator-*"}   as docs/apiserver.md has them: held writes wait
-//! POST control/end      {}                                 ends all faults, and lets all held writes go on
+//! POST control/end      {"fault":"hold,user=operator-*"}   ends this fault, and lets go on what it holds; without one, all
 //! POST control/release  {"id":12}                          lets a held write go on; without an id, all
 //! POST control/refuse   {"id":12,"status":409}             refuses it
 //! POST control/read     {"object":"pages.example.com/default/a"}
@@ -97,10 +97,16 @@ impl Controls {
                 self.server.fault(text("fault").parse::<Planned>().map_err(Refused)?);
                 true
             }
-            ("end", _) => {
-                self.server.end_faults();
-                true
-            }
+            ("end", _) => match order["fault"].as_str() {
+                Some(fault) if !self.server.end_fault(fault) => {
+                    return Err(Refused(format!("{fault} is not among the faults to come")));
+                }
+                Some(_) => true,
+                None => {
+                    self.server.end_faults();
+                    true
+                }
+            },
             ("release", None) => {
                 self.server.release_held();
                 true

@@ -296,7 +296,7 @@ async fn a_person_changes_an_object_holds_the_write_that_follows_and_lets_it_go(
             chromium.until(text).await;
             chromium.get(&format!("{text} = {text}.replace('hello', 'new')")).await;
             chromium.click("#controls > details:last-of-type > p button").await;
-            let held = "document.querySelector('[aria-label^=\"Held writes\"] li";
+            let held = "document.querySelector('[aria-label^=\"Held requests\"] li";
             assert_eq!(
                 chromium.until(&format!("{held} summary')?.textContent")).await,
                 "PATCH /api/v1/namespaces/default/configmaps/a"
@@ -305,10 +305,44 @@ async fn a_person_changes_an_object_holds_the_write_that_follows_and_lets_it_go(
             assert!(body.as_str().unwrap().contains(r#""text": "new""#), "{body}");
             assert_eq!(map().unwrap()["data"]["text"], "hello");
             assert_eq!(chromium.nameless().await, [""; 0]);
-            chromium.click("[aria-label^='Held writes'] li > button").await;
+            chromium.click("[aria-label^='Held requests'] li > button").await;
             eventually("the write", async || (map()?["data"]["text"] == "new").then_some(())).await;
             chromium.click("#controls .buttons button:nth-of-type(3)").await;
             chromium.until("!document.querySelector('[aria-label=\"Faults to come\"] li')").await;
+            assert_eq!(chromium.complaints().await, json!([]));
+        })
+        .await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_person_holds_the_answers_and_events_of_a_kind_and_lets_them_go() {
+    in_browser(async |chromium| {
+        shown("", async |page, server| {
+            let map = || server.object("configmaps", "default/a");
+            eventually("the operator", async || map()).await;
+            chromium.visit(&page.address).await;
+            let kinds = "[...document.querySelectorAll('#kinds option')].map((kind) => kind.value)";
+            chromium.until(&format!("{kinds}.includes('pages.example.com')")).await;
+            chromium.click("#controls [name=kind]").await;
+            chromium.press(&format!("pages.example.com{ENTER}")).await;
+            let faults = "[...document.querySelectorAll('[aria-label=\"Faults to come\"] li')].map((fault) => fault.textContent)";
+            let held = "path=/pages,user=operator-*";
+            let held = json!([format!("stall-watches,{held}"), format!("hold-answer,method=GET,{held}")]);
+            chromium.until(&format!("{faults}.join() === {held}.join()")).await;
+            page.order("restart", json!({})).await;
+            let request = "document.querySelector('[aria-label^=\"Held requests\"] li";
+            let list = chromium.until(&format!("{request} summary')?.textContent")).await;
+            assert_eq!(list, "GET /apis/example.com/v1/namespaces/default/pages");
+            let buttons = format!("[...{request}').querySelectorAll('button')].map((button) => button.textContent)");
+            assert_eq!(chromium.get(&buttons).await, json!(["Let go"]));
+            let read = page.order("read", json!({"object": PAGE})).await;
+            let text = read["body"].to_string().replace("hello", "new");
+            assert_eq!(page.order("write", json!({"object": PAGE, "text": text})).await["status"], 200);
+            chromium.click("#controls form:has([name=kind]) button[type=button]").await;
+            eventually("the write", async || (map()?["data"]["text"] == "new").then_some(())).await;
+            chromium.until(&format!("{faults}.length === 0")).await;
             assert_eq!(chromium.complaints().await, json!([]));
         })
         .await;
