@@ -254,7 +254,7 @@ impl ApiServer {
     where
         B: Body<Data = Bytes> + Unpin,
     {
-        server::serve(Arc::clone(&self.server), request, Arc::default()).await
+        server::serve(Arc::clone(&self.server), request, 0, Arc::default()).await
     }
 
     /// The time on the server's clock.

@@ -70,6 +70,8 @@ impl<T: Clone> Latest<T> {
 pub struct RequestRecord {
     /// The first request has 1.
     pub id: u64,
+    /// The first connection has 1. 0 within the process.
+    pub connection: u64,
     /// `GET`, `POST`, …
     pub method: String,
     /// `/api/v1/namespaces`
@@ -140,6 +142,7 @@ impl RequestRecord {
     pub fn line(&self) -> String {
         let RequestRecord {
             id,
+            connection,
             method,
             path,
             query,
@@ -153,7 +156,7 @@ impl RequestRecord {
             ..
         } = self;
         let target = if query.is_empty() { path.clone() } else { format!("{path}?{query}") };
-        let mut line = json!({"id": id, "received": rfc3339(*received), "time": rfc3339(*time), "user": user,
+        let mut line = json!({"id": id, "connection": connection, "received": rfc3339(*received), "time": rfc3339(*time), "user": user,
             "userAgent": user_agent, "method": method, "target": target, "status": status,
             "resourceVersion": version.to_string()});
         if !list_version.is_empty() {

@@ -104,6 +104,7 @@ function complete(entry, requests) {
   if (entry.kind === "event") {
     entry.of = requests.get(entry.watch);
     entry.client = entry.of?.client ?? "";
+    entry.connection = entry.of?.connection;
     entry.verb = "watch";
   } else if (entry.kind === "write") {
     entry.verb = { ADDED: "create", DELETED: "delete" }[entry.event] ?? "update";
@@ -139,9 +140,9 @@ function arrange(all) {
 
 const isInPages = ({ pages }) => pages?.length > 1;
 
-function fits({ client, verb, object, target }) {
+function fits({ client, connection, verb, object, target }) {
   return (!filter.client || client === filter.client) && (!filter.verb || verb === filter.verb)
-    && (!filter.object || `${object} ${target ?? ""}`.includes(filter.object));
+    && (!filter.object || filter.object === `connection ${connection}` || `${object} ${target ?? ""}`.includes(filter.object));
 }
 
 function laneOf(entry) {
@@ -760,6 +761,11 @@ function listen() {
   matchMedia("(prefers-color-scheme: dark)").onchange = () => { readColors(); refresh(); };
 }
 
+function search(text) {
+  $("filters").elements.object.value = text;
+  filtered(new FormData($("filters")));
+}
+
 function filtered(form) {
   for (const name of Object.keys(filter)) filter[name] = form.get(name) ?? "";
   update();
@@ -864,6 +870,7 @@ function showDetail() {
     lives ? element("button", { type: "button", "data-key": "life", onclick: () => life(entry.object) }, "Life of this object") : "",
     element("br"),
     [entry.client || "a controller of the server", entry.target, result(entry), lasted(entry)].filter(Boolean).join(" · "),
+    entry.connection ? element("button", { type: "button", "data-key": "connection", title: "Show only what this connection of the client sent and received", onclick: () => search(`connection ${entry.connection}`) }, `connection ${entry.connection}`) : "",
     cause ? element("br") : "", cause ? `Cause: ${cause}` : "",
     entry.content ? element("pre", { tabindex: "0", role: "region", "data-key": "content", "aria-label": entry.kind === "event" ? "The object of the event" : "The body of the answer" }, pretty(entry.content)) : "");
 }

@@ -9,7 +9,16 @@
 //! binary form of it, and `Accept-Encoding` is gone, so that the answer can be read on its way. Only the body of a request has a limit; an answer has
 //! none, of bytes or of time. It is read from the cluster as fast as the operator reads it.
 
-use std::{convert::Infallible, fmt, io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    fmt, io,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use bytes::Bytes;
 use futures_util::stream;
@@ -90,6 +99,8 @@ struct Shared {
     token: String,
     identity: Identity,
     recorder: Arc<Recorder>,
+    /// How many connections there were.
+    connections: AtomicU64,
 }
 
 impl Proxy {
@@ -102,7 +113,8 @@ impl Proxy {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let identity = Identity::new(&["http/1.1"]).map_err(io::Error::other)?;
         let (address, recorder) = (listener.local_addr()?, Arc::new(Recorder::new(client.user())));
-        let shared = Arc::new(Shared { client, address, token: random_token(), identity, recorder });
+        let (token, connections) = (random_token(), AtomicU64::default());
+        let shared = Arc::new(Shared { client, address, token, identity, recorder, connections });
         let (served, mut connections) = (Arc::clone(&shared), JoinSet::new());
         connections.spawn(async move {
             let serve = |stream| connection(stream, Arc::clone(&served));
@@ -144,7 +156,8 @@ async fn connection(stream: TcpStream, shared: Arc<Shared>) {
     let Ok(Ok(stream)) = timeout(HANDSHAKE_MAX, shared.identity.acceptor.accept(stream)).await else {
         return;
     };
-    let service = service_fn(async |request| Ok::<_, Infallible>(shared.answer(request).await));
+    let number = shared.connections.fetch_add(1, Ordering::Relaxed) + 1;
+    let service = service_fn(async |request| Ok::<_, Infallible>(shared.answer(request, number).await));
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD_MAX);
     // An error is of a connection that broke. The client knows.
@@ -152,7 +165,7 @@ async fn connection(stream: TcpStream, shared: Arc<Shared>) {
 }
 
 impl Shared {
-    async fn answer(&self, request: http::Request<Incoming>) -> Response<AnswerBody> {
+    async fn answer(&self, request: http::Request<Incoming>, connection: u64) -> Response<AnswerBody> {
         let (head, body) = request.into_parts();
         if let Some(refusal) = self.refusal(&head) {
             return refusal;
@@ -162,7 +175,7 @@ impl Shared {
                 format!("the body of the request broke off, or has more than {REQUEST_BYTES_MAX} bytes");
             return refused(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", &why);
         };
-        let mut exchange = self.recorder.received(&head);
+        let mut exchange = self.recorder.received(&head, connection);
         match self.client.forward(forwarded(&head, body.to_bytes())).await {
             Ok((answer, body)) => {
                 exchange.answered(answer.status, &answer.headers);

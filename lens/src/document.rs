@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! {"start":"2026-01-02T03:04:05.678901Z","forgotten":0,"entries":[
-//!   {"n":30,"t":0.277,"kind":"request","id":10,"client":"operator-1 (pages)","verb":"patch","resource":"pages.example.com","object":"pages.example.com/default/a",
+//!   {"n":30,"t":0.277,"kind":"request","id":10,"connection":2,"client":"operator-1 (pages)","verb":"patch","resource":"pages.example.com","object":"pages.example.com/default/a",
 //!    "subresource":"status","target":"/apis/…","status":200,"took":0.004,"version":"69","changed":[{"path":".status.checks","manager":"pages"}]},
 //!   {"n":5367970734678917,"t":0.283,"kind":"event","watch":6,"event":"MODIFIED","object":"pages.example.com/default/a","version":"69"},
 //!   {"n":211,"t":0.29,"kind":"write","event":"MODIFIED","object":"deployments.apps/default/a","version":"70","changed":[…]}],
@@ -75,6 +75,9 @@ fn of_request(request: &Request, write: Option<&Write>, end: Option<SystemTime>)
         "resource": request.resource, "object": object, "subresource": request.subresource, "target": request.target,
         "status": request.status, "took": end.map(|end| between(request.received, end).as_secs_f64()),
         "version": (version > 0).then(|| version.to_string()), "changed": write.map(changed)});
+    if request.connection > 0 {
+        entry["connection"] = request.connection.into();
+    }
     if !request.content.is_empty() {
         entry["content"] = (&*request.content).into();
     }

@@ -32,6 +32,8 @@ pub(crate) use recorder::{Exchange, Recorder, WRITES_MAX};
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     pub(crate) id: u64,
+    /// 0 if it is not recorded.
+    pub(crate) connection: u64,
     pub(crate) received: SystemTime,
     pub(crate) answered: SystemTime,
     pub(crate) user: String,
@@ -554,6 +556,7 @@ fn object(resource: &str, namespace: &str, name: &str) -> String {
 fn request(line: &Value) -> Option<Request> {
     Some(Request {
         id: line["id"].as_u64()?,
+        connection: line["connection"].as_u64().unwrap_or_default(),
         received: time(&line["received"])?,
         answered: time(&line["time"])?,
         user: text(&line["user"]),

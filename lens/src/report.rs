@@ -230,7 +230,7 @@ fn written(recording: &Recording, client: &str, why: &Why<'_>) -> Value {
         Effect::Nothing => "nothing",
         Effect::Unknown => "unknown",
     };
-    json!({"n": request.number(), "client": client, "request": request.id, "seconds": between(recording.start(), request.received).as_secs_f64(),
+    json!({"n": request.number(), "client": client, "connection": request.connection, "request": request.id, "seconds": between(recording.start(), request.received).as_secs_f64(),
         "text": described(why), "verb": request.verb(), "object": why.object, "subresource": request.subresource, "status": request.status,
         "resourceVersion": why.write.map(|write| write.version.to_string()),
         "changed": why.write.map(|write| &write.changed), "effect": effect, "reason": reason(recording, why),

@@ -153,11 +153,12 @@ impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Tasks {
 /// Accepts connections. Runs until aborted.
 pub(crate) async fn accept(listener: TcpListener, acceptor: TlsAcceptor, server: Arc<Server>, tasks: Tasks) {
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    loop {
+    for number in 1.. {
         let place = Arc::clone(&places).acquire_owned().await.expect("nobody closes it");
         match listener.accept().await {
             Ok((stream, _)) => {
-                let connection = connection(stream, acceptor.clone(), Arc::clone(&server), tasks.clone());
+                let connection =
+                    connection(number, stream, acceptor.clone(), Arc::clone(&server), tasks.clone());
                 tasks.spawn(async move {
                     connection.await;
                     drop(place);
@@ -172,7 +173,13 @@ pub(crate) async fn accept(listener: TcpListener, acceptor: TlsAcceptor, server:
     }
 }
 
-async fn connection(stream: TcpStream, acceptor: TlsAcceptor, server: Arc<Server>, tasks: Tasks) {
+async fn connection(
+    number: u64,
+    stream: TcpStream,
+    acceptor: TlsAcceptor,
+    server: Arc<Server>,
+    tasks: Tasks,
+) {
     // Events are small and should be sent at once.
     let _ = stream.set_nodelay(true);
     let mut restarts = server.restarts.subscribe();
@@ -213,7 +220,7 @@ async fn connection(stream: TcpStream, acceptor: TlsAcceptor, server: Arc<Server
             count.fetch_add(1, Ordering::Relaxed);
             is_admins.store(request.uri().path() == faults::PATH, Ordering::Relaxed);
             let upgrade = request.extensions().get::<OnUpgrade>().cloned();
-            let served = serve(Arc::clone(&server), request, Arc::clone(&busy));
+            let served = serve(Arc::clone(&server), request, number, Arc::clone(&busy));
             let upgraded = Arc::clone(&upgraded);
             async move {
                 let mut response = served.await?;
@@ -273,6 +280,7 @@ async fn idle(busy: &Arc<()>, count: &AtomicU64) {
 pub(crate) async fn serve<B>(
     server: Arc<Server>,
     request: http::Request<B>,
+    connection: u64,
     busy: Arc<()>,
 ) -> Result<Response<AnswerBody>, Cut>
 where
@@ -336,6 +344,7 @@ where
     };
     server.record(RequestRecord {
         id: request.id,
+        connection,
         method: request.method.to_string(),
         path: request.path.clone(),
         name: if request.method == Method::POST { request.name_in_body() } else { String::new() },

@@ -69,6 +69,7 @@ fn request(line: &Value, id: u64) -> Option<Request> {
     };
     Some(Request {
         id,
+        connection: 0,
         received: time(&line["requestReceivedTimestamp"])?,
         answered: time(&line["stageTimestamp"])?,
         client: client(&user, &text(&line["userAgent"])),

@@ -80,6 +80,7 @@ fn request(id: u64, (received, sent): (SystemTime, Sent), answered: SystemTime, 
     let user = if sent.user.is_empty() { CLIENT.to_owned() } else { sent.user };
     Request {
         id,
+        connection: 0,
         received,
         answered,
         client: user.clone(),

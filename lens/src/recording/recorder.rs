@@ -101,7 +101,7 @@ impl Recorder {
     }
 
     /// A request came. It is in the recording when it is answered.
-    pub(crate) fn received(self: &Arc<Recorder>, head: &Parts) -> Exchange {
+    pub(crate) fn received(self: &Arc<Recorder>, head: &Parts, connection: u64) -> Exchange {
         let header = |name: HeaderName| {
             let value = head.headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()));
             value.unwrap_or_default().into_owned()
@@ -111,6 +111,7 @@ impl Recorder {
         let (id, now) = (record.last_id, SystemTime::now());
         let line = RequestRecord {
             id,
+            connection,
             method: head.method.to_string(),
             path: head.uri.path().to_owned(),
             name: String::new(),
@@ -517,7 +518,7 @@ mod tests {
         let request = http::Request::builder().method(method).uri(target).header(ACCEPT, accept);
         let (head, ()) = request.body(()).unwrap().into_parts();
         let headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static("application/json"))]);
-        let mut exchange = recorder.received(&head);
+        let mut exchange = recorder.received(&head, 1);
         exchange.answered(200, &headers);
         exchange
     }
@@ -615,7 +616,7 @@ mod tests {
         let recorder = Arc::new(Recorder::new("jane".to_owned()));
         let mut watch = answered(&recorder, "GET", "/api/v1/configmaps?watch=1&resourceVersion=1");
         let request = http::Request::put("/api/v1/namespaces/b/configmaps/a").body(()).unwrap();
-        let write = recorder.received(&request.into_parts().0);
+        let write = recorder.received(&request.into_parts().0, 1);
         let event = json!({"type": "MODIFIED", "object": {"metadata": {"name": "a", "namespace": "b", "resourceVersion": "2"}}});
         watch.read(event.to_string().as_bytes());
         let new = || recorder.recording().writes.iter().filter(|write| write.is_new).count();

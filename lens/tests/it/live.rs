@@ -448,6 +448,9 @@ async fn a_page_shows_what_passes_through_a_proxy_and_stops_nothing() {
         assert_eq!(verbs, ["list", "watch", "create"], "{document:#}");
         assert_eq!(requests[0]["version"], version);
         assert!(requests[1]["took"].is_number(), "{document:#}");
+        // A watch has its connection for itself.
+        let connections: Vec<_> = requests.iter().map(|request| request["connection"].as_u64()).collect();
+        assert!(connections.iter().all(Option::is_some) && connections[1] != connections[2], "{document:#}");
         ended.send("it was enough".to_owned()).unwrap();
         assert_eq!(events.until("end", |_| true).await, json!({"why": "it was enough"}));
     };

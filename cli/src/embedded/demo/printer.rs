@@ -273,6 +273,7 @@ mod tests {
         ] {
             let request = RequestRecord {
                 id: 1,
+                connection: 1,
                 method: method.to_owned(),
                 path: path.to_owned(),
                 name: if method == "POST" { "new".to_owned() } else { String::new() },
