@@ -91,7 +91,7 @@ pub(super) const CHECKS: [NamedCheck; 44] = [
     ("missed-events", "Children are deleted in a gap of the watch: they must come back.", Extent::Checks, |reference| missed_events::check(reference).boxed_local()),
     ("half-list", "The second half of a list comes late: the operator may not act on the first half alone.", Extent::Checks, |reference| half_list::check(reference).boxed_local()),
     ("long-lists", "There are 600 more objects: the operator must read all pages of a list.", Extent::Checks, |reference| long_lists::check(reference).boxed_local()),
-    ("lagging-watch", "A watch is late while children are created: nothing may be created twice.", Extent::Checks, |reference| lagging_watch::check(reference).boxed_local()),
+    (lagging_watch::NAME, "A watch is late while children are created: nothing may be created twice.", Extent::Checks, |reference| lagging_watch::check(reference).boxed_local()),
     ("watches-come-back", "Watches end in all ways: the operator must open them again.", Extent::Checks, |reference| watches_come_back::check(reference).boxed_local()),
     ("api-server-outage", "The API server is away for three seconds: the operator must go on, without too many requests.", Extent::Checks, |reference| api_server_outage::check(reference).boxed_local()),
     ("permission-lost", "A kind is forbidden for a while: the operator must go on afterwards.", Extent::Checks, |reference| permission_lost::check(reference).boxed_local()),
@@ -123,7 +123,7 @@ type Faults = for<'r, 'a> fn(&'r Reference<'a>) -> LocalBoxFuture<'r, Result<Vec
 
 /// The checks of whose faults `--only CHECK:FAULT` chooses one, and the names of these faults.
 #[rustfmt::skip]
-const WITH_FAULTS: [(&str, Faults); 10] = [
+const WITH_FAULTS: [(&str, Faults); 11] = [
     (changes_in_a_row::NAME, |reference| changes_in_a_row::faults(reference).boxed_local()),
     (deletes_cleanly::NAME, |reference| deletes_cleanly::faults(reference).boxed_local()),
     (crash_between_writes::NAME, |reference| ready(Ok(crash_between_writes::faults(reference))).boxed_local()),
@@ -132,6 +132,7 @@ const WITH_FAULTS: [(&str, Faults); 10] = [
     (honest_status::NAME, |reference| trial::names(reference, Intent::Change).boxed_local()),
     (accepts_valid_objects::NAME, |reference| accepts_valid_objects::faults(reference).boxed_local()),
     (lost_answers::NAME, |reference| ready(Ok(lost_answers::faults(reference))).boxed_local()),
+    (lagging_watch::NAME, |reference| ready(Ok(lagging_watch::faults(reference))).boxed_local()),
     (name_taken::NAME, |reference| ready(Ok(name_taken::faults(reference))).boxed_local()),
     (two_operators::NAME, |reference| two_operators::faults(reference).boxed_local()),
 ];

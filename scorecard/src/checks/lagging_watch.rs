@@ -9,23 +9,24 @@ use listwatch_apiserver::Fault;
 
 use super::failure;
 use crate::{
+    fault_choice::FaultChoice,
     reference::{Reference, Trigger},
     report::{Outcome, Verdict},
     settings::CannotJudge,
 };
 
-/// Most kinds: each costs a run.
+pub(super) const NAME: &str = "lagging-watch";
+
+/// Most kinds without `--all`. Each costs a run.
 const KINDS_MAX: usize = 4;
 
 pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJudge> {
-    let creates = reference.triggers.iter().filter(|trigger| trigger.is_create());
-    let plurals: BTreeSet<&str> = creates.map(Trigger::plural).collect();
-    let plurals: Vec<&str> = plurals.into_iter().take(KINDS_MAX).collect();
-    if plurals.is_empty() {
+    let choice = FaultChoice::of(reference.scorecard, NAME, KINDS_MAX, faults(reference), |plural| plural);
+    if choice.tried.is_empty() {
         return Ok(Verdict::new(Outcome::Skip, "the operator creates nothing"));
     }
     let mut late = None;
-    for plural in &plurals {
+    for plural in &choice.tried {
         let mut lab = reference.lab().await?;
         lab.connected().await?;
         lab.server.fault(Fault::StallWatches.on("", &format!("/{plural}?")));
@@ -37,9 +38,17 @@ pub(crate) async fn check(reference: &Reference<'_>) -> Result<Verdict, CannotJu
         let after = format!("the watch of {plural} lagged");
         let verdict = reference.judge_counts(&mut lab, &after).await?;
         lab.end().await;
-        if let Some(failure) = failure(verdict, &mut late) {
+        if let Some(failure) = failure(verdict.at(plural), &mut late) {
             return Ok(failure);
         }
     }
-    Ok(late.unwrap_or_else(|| Verdict::pass(format!("{} kinds lagged", plurals.len()))))
+    let pass = || Verdict::pass(format!("{} lagged", choice.text("kinds")));
+    Ok(choice.complete(late.unwrap_or_else(pass)))
+}
+
+/// The faults that `--only` can name: the kinds of the children.
+pub(super) fn faults(reference: &Reference<'_>) -> Vec<String> {
+    let creates = reference.triggers.iter().filter(|trigger| trigger.is_create());
+    let plurals: BTreeSet<&str> = creates.map(Trigger::plural).collect();
+    plurals.into_iter().map(str::to_owned).collect()
 }

@@ -877,6 +877,7 @@ async fn a_fault_that_does_not_exist_is_an_error_that_names_those_that_do() {
             "there is no such fault; there are status/pages.example.com/default/a#1, before:status/pages.example.com/default/a#1, ",
         ),
         ("comes-back:nosuch", "there is no such fault; there are .spec.image#1"),
+        ("lagging-watch:nosuch", "there is no such fault; there are configmaps, secrets, services"),
     ] {
         let scorecard = Scorecard { only: vec![only.to_owned()], ..settings(command("")) };
         let CannotJudge(why) = scorecard::run(&scorecard, |_| {}).await.unwrap_err();
