@@ -330,7 +330,8 @@ impl<'a> Reference<'a> {
         Ok(None)
     }
 
-    /// As [`Reference::settled`], with the children that the operator creates again, as they were, after their deletion.
+    /// As [`Reference::settled`], with the children that the operator creates again, as they were, after their deletion. None if only something else is
+    /// not as it was, such as the status of the custom resource.
     pub(super) async fn settled_with_repaired(&self) -> Result<(Lab<'a>, &[ChildKey]), CannotJudge> {
         // Not beside the run: the operator may be one that cannot run twice.
         let repaired = self.repaired().await?;
@@ -355,6 +356,9 @@ impl<'a> Reference<'a> {
                     differences.iter().any(|difference| difference.object == name)
                 };
                 wrong.extend(all.iter().filter(differs).cloned());
+                if wrong.is_empty() && !differences.is_empty() {
+                    wrong.clone_from(&all);
+                }
                 wrong
             };
             let wrong = lab.lasting(wrong).await?;

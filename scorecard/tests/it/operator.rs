@@ -890,6 +890,9 @@ impl Operator {
                 self.first_texts.lock().unwrap().insert(uid, String::new());
             }
             *self.created.lock().unwrap().entry((kind, key(page))).or_default() += 1;
+            if self.has("notes-repairs") && page["status"]["phase"] == "Ready" {
+                self.set_status(page, json!({"checks": 1})).await;
+            }
         } else {
             self.expected.lock().unwrap().remove(&(kind, key(page)));
         }
