@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    slice,
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -330,8 +331,7 @@ impl<'a> Reference<'a> {
         Ok(None)
     }
 
-    /// As [`Reference::settled`], with the children that the operator creates again, as they were, after their deletion. None if only something else is
-    /// not as it was, such as the status of the custom resource.
+    /// As [`Reference::settled`], with the children that the operator creates again, as they were, after the deletion of each alone.
     pub(super) async fn settled_with_repaired(&self) -> Result<(Lab<'a>, &[ChildKey]), CannotJudge> {
         // Not beside the run: the operator may be one that cannot run twice.
         let repaired = self.repaired().await?;
@@ -345,28 +345,51 @@ impl<'a> Reference<'a> {
             children.retain(|child| {
                 !NOT_REPAIRED.contains(&&*child.kind) && !self.scorecard.keep.contains(&child.kind)
             });
-            lab.delete_children(&children).await;
-            lab.settle().await?;
-            let all = children.clone();
-            let wrong = |lab: &Lab<'_>| {
-                let (differences, mut wrong) =
-                    (self.state.differences(&lab.snapshot(), &self.mask), lab.missing(&all));
-                let differs = |child: &&ChildKey| {
-                    let name = format!("{}/{}", child.resource, child.key);
-                    differences.iter().any(|difference| difference.object == name)
-                };
-                wrong.extend(all.iter().filter(differs).cloned());
-                if wrong.is_empty() && !differences.is_empty() {
-                    wrong.clone_from(&all);
-                }
-                wrong
-            };
-            let wrong = lab.lasting(wrong).await?;
+            // All together, as each that does not come back costs the patience.
+            let wrong = self.not_repaired(&mut lab, &children).await?;
             children.retain(|child| !wrong.contains(child));
+            if !wrong.is_empty() {
+                lab.end().await;
+                lab = self.settled().await?;
+            }
+            // Then alone: the deletion of another one may have woken the operator.
+            let mut repaired = Vec::new();
+            for child in children {
+                if self.not_repaired(&mut lab, slice::from_ref(&child)).await?.is_empty() {
+                    repaired.push(child);
+                } else {
+                    lab.end().await;
+                    lab = self.settled().await?;
+                }
+            }
             self.give_back(lab).await;
-            Ok(children)
+            Ok(repaired)
         });
         repaired.await.map(Vec::as_slice)
+    }
+
+    /// Deletes children. Returns those that do not come back as they were, and all if only something else is not as it was.
+    async fn not_repaired(
+        &self,
+        lab: &mut Lab<'a>,
+        deleted: &[ChildKey],
+    ) -> Result<Vec<ChildKey>, CannotJudge> {
+        lab.delete_children(deleted).await;
+        lab.settle().await?;
+        let wrong = |lab: &Lab<'_>| {
+            let (differences, mut wrong) =
+                (self.state.differences(&lab.snapshot(), &self.mask), lab.missing(deleted));
+            let differs = |child: &&ChildKey| {
+                let name = format!("{}/{}", child.resource, child.key);
+                differences.iter().any(|difference| difference.object == name)
+            };
+            wrong.extend(deleted.iter().filter(differs).cloned());
+            if wrong.is_empty() && !differences.is_empty() {
+                wrong.extend_from_slice(deleted);
+            }
+            wrong
+        };
+        lab.lasting(wrong).await
     }
 
     /// A run whose custom resources are deleted.

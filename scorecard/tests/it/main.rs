@@ -636,6 +636,13 @@ async fn a_status_that_changes_after_a_deletion_is_a_matter_of_repairs_drift_alo
     assert!(report.checks.iter().all(|check| check.verdict.result == Outcome::Skip), "{report:?}");
 }
 
+/// It comes back together with other children, which wake the operator, and not alone. The checks said that their fault was the cause.
+#[tokio::test]
+async fn a_child_that_is_not_watched_is_a_matter_of_repairs_drift_alone() {
+    let report = checked("lists-services", &["refused-writes", "missed-events", "permission-lost"]).await;
+    assert_eq!(report.failed().count(), 0, "{report:?}");
+}
+
 /// The report of these checks alone, on an operator with a bug.
 async fn checked(bug: &str, only: &[&str]) -> Report {
     let only = only.iter().map(ToString::to_string).collect();

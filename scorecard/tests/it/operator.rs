@@ -244,7 +244,7 @@ impl Operator {
     }
 
     fn watches(&self, kind: &str) -> bool {
-        kind != "services" || !self.has("does-not-watch-services")
+        kind != "services" || !self.has("does-not-watch-services") && !self.has("lists-services")
     }
 
     pub fn has(&self, bug: &str) -> bool {
@@ -444,7 +444,9 @@ impl Operator {
 
     /// Whether nothing must be tried again.
     async fn reconcile_all(&self) -> bool {
-        if self.has("does-not-watch-services") && self.is_stale.swap(false, Relaxed) {
+        let lists = self.has("lists-services")
+            || self.has("does-not-watch-services") && self.is_stale.swap(false, Relaxed);
+        if lists {
             let (code, list) = self.send(Method::GET, &path("services", ""), Value::Null).await;
             if code != 200 {
                 self.is_stale.store(true, Relaxed);
