@@ -187,8 +187,9 @@ pub(super) fn refusal(lab: &Lab<'_>, since: u64) -> Option<String> {
         let Some(object) = &write.after else { continue };
         let conditions = object["status"]["conditions"].as_array().into_iter().flatten();
         let is_bad = |condition: &&Value| {
-            let bad = ["Degraded", "Stalled", "Failed"];
-            let is_negative = condition["type"].as_str().is_some_and(|name| bad.contains(&name));
+            let bad = ["Degraded", "Stalled", "Failed", "Invalid"];
+            let is_negative =
+                condition["type"].as_str().is_some_and(|name| bad.iter().any(|bad| name.starts_with(bad)));
             condition["status"] == if is_negative { "True" } else { "False" }
         };
         let is_warning = object["type"] == "Warning";

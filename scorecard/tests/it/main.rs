@@ -564,6 +564,13 @@ async fn a_change_after_which_objects_stay_is_left_out_alone() {
     assert_eq!(report.checks[0].verdict.result, Outcome::Skip);
 }
 
+/// The condition is true. Only those that are false, and a few with a name such as Failed, counted as a refusal.
+#[tokio::test]
+async fn a_change_that_the_operator_calls_invalid_is_not_expected_to_be_applied() {
+    let report = checked("refuses-texts", &["applies-spec-changes:.spec.text#1"]).await;
+    assert_eq!(report.failed().count(), 0, "{report:?}");
+}
+
 /// A Page that names a ConfigMap, and has shards.
 fn larger_samples() -> Vec<Value> {
     let colours = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "colours"}, "data": {"colour": "red"}});

@@ -599,6 +599,9 @@ impl Operator {
         if self.has("failed-is-for-ever") && phase == Some("Failed") {
             return true;
         }
+        if self.has("refuses-texts") && page["spec"]["text"] != "hello" {
+            return self.refuse(page).await;
+        }
         if WITH_FINALIZER.contains(&&*self.bug) && page["metadata"]["finalizers"].is_null() {
             return self.set_finalizers(page, json!([FINALIZER])).await;
         }
@@ -778,6 +781,13 @@ impl Operator {
         let ready = json!({"type": "Ready", "status": "True", "reason": "Done", "message": "", "lastTransitionTime": time,
             "observedGeneration": observed});
         let status = json!({"phase": "Ready", "observedGeneration": observed, "conditions": [ready]});
+        contains(&page["status"], &status) || self.set_status(page, status).await
+    }
+
+    /// Says in the status that the text is invalid, and leaves the children as they are.
+    async fn refuse(&self, page: &Value) -> bool {
+        let condition = json!({"type": "InvalidSpec", "status": "True", "reason": "InvalidSpec", "message": "the text is invalid"});
+        let status = json!({"conditions": [condition]});
         contains(&page["status"], &status) || self.set_status(page, status).await
     }
 
