@@ -39,6 +39,7 @@ use tokio::{
 use tracing::{debug, info, warn};
 
 use crate::{
+    causes,
     children::{OPERATOR_FAILED, OfOwner, PAUSED, Refusal, Reporter, Stage, Statuses},
     client::Leadership,
     cluster::{Cluster, Readiness, Watch},
@@ -179,7 +180,8 @@ impl<O: Operator> Controller<O> {
                         Readiness::Ready => {
                             // Boxed: tokio moves the future of a task ten times, and this one has kilobytes.
                             let work = Box::pin(controller.work(key.clone(), version));
-                            working.spawn(traces::reconcile(O::Kind::KIND, &key, work))
+                            let work = traces::reconcile(O::Kind::KIND, &key, work);
+                            working.spawn(causes::reconcile(shared.queue.causes(&key), work))
                         }
                         Readiness::Failing(problem) => working.spawn(controller.unwatched(key.clone(), problem)),
                         Readiness::Waiting => {

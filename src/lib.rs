@@ -64,6 +64,7 @@
 //! client/leadership.rs       whether this process may write; leader.rs holds the Lease
 //! client/dry_run.rs          in a plan, writes are only tried; controller/plan.rs reconciles each object once
 //! client/tap.rs              shows requests and answers to `study`
+//! causes.rs                  names in the requests of a reconcile the events that woke it, for `listwatch lens`
 //! watch/health.rs            what the probes report of a watch
 //! endpoints/probes.rs        whether the process is alive and ready
 //! cluster/streams.rs         whether the watches that a key needs have synced
@@ -191,6 +192,7 @@ pub mod rbac;
 
 // What is counted and traced.
 pub mod metrics;
+mod causes;
 #[cfg_attr(not(feature = "otel"), path = "not_traced.rs")]
 pub mod traces;
 

@@ -21,10 +21,12 @@ use std::{
     time::Duration,
 };
 
+use http::HeaderValue;
 use tokio::{sync::Notify, time::Instant};
 
 use crate::{
     backoff::Backoff,
+    causes::Causes,
     locked,
     metrics::{QueueLoad, QueueMetrics, QueuedKey},
     next::Next,
@@ -67,6 +69,7 @@ struct QueueState {
     intents_in_a_row: u32,
     random: fastrand::Rng,
     metrics: QueueMetrics,
+    causes: Causes,
 }
 
 /// A position among the waiting keys: by urgency, then by the order of [`Queue::add`].
@@ -150,10 +153,19 @@ impl Queue {
 
     /// Adds a key, or raises the urgency of one that waits.
     pub fn add(&self, key: &Key, urgency: Urgency) {
-        let is_ready = locked(&self.state).add(key, urgency);
+        let is_ready = {
+            let mut state = locked(&self.state);
+            state.causes.add(key, if urgency == Urgency::Backlog { "start" } else { "call" });
+            state.add(key, urgency)
+        };
         if is_ready {
             self.wake.notify_one();
         }
+    }
+
+    /// What has added a key, as its reconcile names it.
+    pub(crate) fn causes(&self, key: &Key) -> Option<HeaderValue> {
+        locked(&self.state).causes.take(key)
     }
 
     /// Waits for the next key. The caller processes it until [`Queue::done`].
@@ -265,7 +277,9 @@ impl QueueState {
             let failed = self.queued.get_mut(&key);
             let failed = failed.map(|queued| (queued.failures, mem::take(&mut queued.problem)));
             self.metrics.adds.inc();
-            self.wait(key, Urgency::Change, now, failed.unwrap_or_default());
+            let failed = failed.unwrap_or_default();
+            self.causes.add(&key, if failed.0 > 0 { "retry" } else { "timer" });
+            self.wait(key, Urgency::Change, now, failed);
         }
         let first = *self.waiting.first_key_value()?.0;
         let position = if self.intents_in_a_row < INTENTS_IN_A_ROW_MAX {

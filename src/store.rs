@@ -26,7 +26,7 @@ use std::{
 use smol_str::SmolStr;
 
 use crate::{
-    locked,
+    causes, locked,
     resource::{
         Key, ObjectMeta, Resource, Uid, compare_versions,
         list::{Found, Partial, PartialCause},
@@ -311,7 +311,14 @@ impl<K: Resource> Store<K> {
                 listeners.retain(|listener| listener.strong_count() > 0);
                 listeners.iter().filter_map(Weak::upgrade).collect()
             };
-            listeners.iter().for_each(|listener| listener(&change));
+            let call = || listeners.iter().for_each(|listener| listener(&change));
+            match &change {
+                Change::Applied { after, .. } => {
+                    causes::event::<K>(after.metadata(), &after.metadata().resource_version, call);
+                }
+                Change::Deleted { last, .. } => causes::event::<K>(last.metadata(), "deleted", call),
+                Change::Synced | Change::Forbidden => call(),
+            }
         }
     }
 }

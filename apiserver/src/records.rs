@@ -82,6 +82,8 @@ pub struct RequestRecord {
     pub query: String,
     /// The client's `User-Agent`.
     pub user_agent: String,
+    /// The client's [`baggage`](https://www.w3.org/TR/baggage/).
+    pub baggage: String,
     /// The user, after impersonation. Empty without a known token.
     pub user: String,
     /// The HTTP status of the answer.
@@ -148,6 +150,7 @@ impl RequestRecord {
             query,
             user,
             user_agent,
+            baggage,
             status,
             received,
             time,
@@ -159,6 +162,9 @@ impl RequestRecord {
         let mut line = json!({"id": id, "connection": connection, "received": rfc3339(*received), "time": rfc3339(*time), "user": user,
             "userAgent": user_agent, "method": method, "target": target, "status": status,
             "resourceVersion": version.to_string()});
+        if !baggage.is_empty() {
+            line["baggage"] = (**baggage).into();
+        }
         if !list_version.is_empty() {
             line["listVersion"] = (**list_version).into();
         }

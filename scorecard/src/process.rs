@@ -1,6 +1,7 @@
 //! The operator as a process, in a process group of its own: it and its children end together, also if this process panics.
 
 use std::{
+    env,
     fs::{self, File},
     io,
     path::{Path, PathBuf},
@@ -136,6 +137,10 @@ impl Process {
         let errors = output.try_clone().map_err(|error| cannot("log", error))?;
         let mut started = Command::new(name);
         started.args(arguments).env("KUBECONFIG", kubeconfig);
+        // Our operators then name the causes of their writes, for the lens. It is the default of OpenTelemetry.
+        if env::var_os("OTEL_PROPAGATORS").is_none() {
+            started.env("OTEL_PROPAGATORS", "tracecontext,baggage");
+        }
         if webhooks.is_none() {
             started.env("ENABLE_WEBHOOKS", "false");
         }

@@ -49,7 +49,7 @@ use super::{
     tls::install_crypto,
     warnings::Warnings,
 };
-use crate::{metrics::Metrics, traces::RequestSpan};
+use crate::{causes, metrics::Metrics, traces::RequestSpan};
 
 /// Largest error answer that is read. A 422 can quote an object, which etcd limits to 1.5 MiB.
 const REFUSAL_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -302,6 +302,7 @@ impl Transport {
         }
         let started = Instant::now();
         let builder = self.build(connection, request, credential).headers(exchange.span.headers());
+        let builder = builder.headers(causes::headers());
         let sent = connection.send(builder).await;
         counted.code = sent.as_ref().ok().map(|response| response.status().as_u16());
         let response = sent.inspect_err(|cause| {

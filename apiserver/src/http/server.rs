@@ -12,7 +12,7 @@ use std::{
 };
 
 use bytes::{Bytes, BytesMut};
-use http::{Method, Response, StatusCode, header};
+use http::{HeaderName, Method, Response, StatusCode, header};
 use http_body_util::BodyExt;
 use hyper::{body::Body, rt::Executor, service::service_fn, upgrade::OnUpgrade};
 use hyper_util::{
@@ -350,6 +350,7 @@ where
         name: if request.method == Method::POST { request.name_in_body() } else { String::new() },
         query: request.target.split_once('?').map_or("", |(_, query)| query).to_owned(),
         user_agent: request.user_agent().to_owned(),
+        baggage: request.header(HeaderName::from_static("baggage")).to_owned(),
         user: user.unwrap_or_default(),
         status: answer.status,
         received,

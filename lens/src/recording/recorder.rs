@@ -117,6 +117,7 @@ impl Recorder {
             name: String::new(),
             query: head.uri.query().unwrap_or_default().to_owned(),
             user_agent: header(USER_AGENT),
+            baggage: header(HeaderName::from_static("baggage")),
             user: self.user.clone(),
             status: 0,
             received: now,

@@ -285,6 +285,7 @@ mod tests {
                 time: SystemTime::UNIX_EPOCH,
                 version: 1,
                 list_version: String::new(),
+                baggage: String::new(),
             };
             let print = Printer { reasons: &[("patch services", "removes the port")], ..Printer::default() };
             let line = print.request(Duration::from_millis(8), Actor::Operator, &request);
