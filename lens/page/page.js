@@ -349,12 +349,12 @@ function whyOf(alike) {
     const lines = alike.slice(0, WRITES_MAX).map((write) => link(write.n, entries.has(write.n) ? line(entries.get(write.n)) : write.text, () => { show(write); reveal(write.n); }));
     const left = alike.length - lines.length;
     const causes = chosen.causes.map(({ n, text, milliseconds }, index) =>
-      link(n, `${index ? "or" : "likeliest"}: ${text}, ${duration(milliseconds / 1000)} before`, () => reveal(n, { from: n, to: chosen.n })));
+      link(n, `${chosen.certain ? "woken by" : index ? "or" : "likeliest"}: ${text}, ${duration(milliseconds / 1000)} before`, () => reveal(n, { from: n, to: chosen.n })));
     const ofWhich = alike.length > 1 ? `of the write at ${seconds(entries.get(chosen.n)?.t ?? chosen.seconds)} ` : "";
     const concluded = `the cause ${ofWhich}is an event that the client was sent before.`;
     replace(body,
-      element("p", {}, element("b", {}, causes.length ? "Concluded: " : "Cause: "), causes.length ? concluded : `${chosen.reason}.`),
-      ...causes,
+      element("p", {}, element("b", {}, causes.length && !chosen.certain ? "Concluded: " : "Cause: "), causes.length && !chosen.certain ? concluded : `${chosen.reason}.`),
+      ...causes, ...chosen.others.map((other) => element("p", {}, `woken by: ${other}`)),
       element("p", {}, element("b", {}, "Certain: "), "the writes, the answers, and the fields that changed."),
       ...lines, left > 0 ? element("p", { class: "soft" }, `and ${left} more`) : "");
     pressLinks();

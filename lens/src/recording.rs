@@ -24,6 +24,7 @@ use std::{
 use listwatch_apiserver::{changed_paths, field_managers};
 use listwatch_scorecard::Journal;
 use listwatch_study::record;
+use percent_encoding::percent_decode_str;
 use serde_json::Value;
 
 pub(crate) use recorder::{Exchange, Recorder, WRITES_MAX};
@@ -52,6 +53,8 @@ pub(crate) struct Request {
     version: u64,
     /// The resourceVersion of the list in the answer. 0 without a list, or if it is unknown.
     pub(crate) list_version: u64,
+    /// What woke the reconcile of which it is a part, as the client names it: `configmaps/default/a@41`, `retry`. Empty if it does not.
+    pub(crate) woken_by: Vec<String>,
     pub(crate) effect: Effect,
     /// The body of the answer, cut. Empty if it is not recorded.
     pub(crate) content: String,
@@ -570,10 +573,18 @@ fn request(line: &Value) -> Option<Request> {
         status: line["status"].as_u64().and_then(|status| u16::try_from(status).ok())?,
         version: version(&line["resourceVersion"]),
         list_version: version(&line["listVersion"]),
+        woken_by: woken_by(&text(&line["baggage"])),
         effect: Effect::Unknown,
         content: String::new(),
         is_new: true,
     })
+}
+
+/// The causes in a header as our library sends it: `reconcile.causes=configmaps/default/a@41%20retry`.
+fn woken_by(baggage: &str) -> Vec<String> {
+    let causes = baggage.split(',').find_map(|entry| entry.trim().strip_prefix("reconcile.causes="));
+    let causes = percent_decode_str(causes.unwrap_or_default()).decode_utf8_lossy();
+    causes.split_whitespace().map(str::to_owned).collect()
 }
 
 fn write(line: &Value) -> Option<Write> {

@@ -187,6 +187,15 @@ fn reason(recording: &Recording, why: &Why<'_>) -> String {
         Since::Write => "since the client's last write to this object",
         Since::Cause => "since the cause of the client's last write to this object",
     };
+    if why.is_named {
+        let first = why.causes.first().map(|cause| cause.words(recording));
+        let first = first.or_else(|| why.others.first().cloned()).unwrap_or_default();
+        let more = match why.causes.len() + why.others.len() - 1 {
+            0 => String::new(),
+            more => format!(", and {more} more"),
+        };
+        return format!("{first}{more}: named by the client");
+    }
     let Some(cause) = why.causes.first() else {
         return match (why.has_watch, why.is_retry) {
             (false, _) => "not known: this client has no watch".to_owned(),
@@ -234,7 +243,7 @@ fn written(recording: &Recording, client: &str, why: &Why<'_>) -> Value {
         "text": described(why), "verb": request.verb(), "object": why.object, "subresource": request.subresource, "status": request.status,
         "resourceVersion": why.write.map(|write| write.version.to_string()),
         "changed": why.write.map(|write| &write.changed), "effect": effect, "reason": reason(recording, why),
-        "causes": causes.collect::<Vec<_>>()})
+        "certain": why.is_named, "causes": causes.collect::<Vec<_>>(), "others": why.others})
 }
 
 #[cfg(test)]

@@ -30,6 +30,10 @@ pub(crate) struct Why<'a> {
     pub(crate) object: String,
     /// The likeliest first.
     pub(crate) causes: Vec<Cause<'a>>,
+    /// Whether the client names its causes, so that they are certain.
+    pub(crate) is_named: bool,
+    /// The named causes that are no events of its watches: `a retry after a failure`.
+    pub(crate) others: Vec<String>,
     /// How many events the client was sent since then.
     pub(crate) events: usize,
     pub(crate) since: Since,
@@ -109,6 +113,9 @@ pub(crate) fn writes<'a>(recording: &'a Recording, client: &str) -> Vec<Why<'a>>
     let is_change = |event: &&Event| ["ADDED", "MODIFIED", "DELETED"].contains(&&*event.event);
     let events: Vec<&Event> = recording.events.iter().filter(is_change).filter(is_own).collect();
     let has_watch = requests().any(watches);
+    let seen = if requests().any(|request| !request.woken_by.is_empty()) { &*events } else { &[] };
+    let seen: HashMap<(&str, u64), &Event> =
+        seen.iter().map(|event| ((&*event.object, event.version), *event)).collect();
     // The last request for each object, and from when on an event is new after it.
     let mut last: HashMap<String, (&Request, Since, SystemTime)> = HashMap::new();
     let mut writes = Vec::new();
@@ -131,14 +138,37 @@ pub(crate) fn writes<'a>(recording: &'a Recording, client: &str) -> Vec<Why<'a>>
         // An event of the same moment may be one of this write.
         let earlier =
             window.iter().copied().filter(|event| write.is_none_or(|write| event.version < write.version));
-        let causes = earlier.map(|event| Cause {
-            event,
-            source: source(recording, event, client),
-            own: own_request(recording, event, client),
-            relation: relation(&families, &object, &event.object),
-            took: between(event.time, request.received),
+        let mut others = Vec::new();
+        let named = request.woken_by.iter().filter_map(|name| {
+            let event = name.rsplit_once('@').and_then(|(object, version)| match version {
+                "deleted" => {
+                    window.iter().rfind(|event| event.event == "DELETED" && event.object == object).copied()
+                }
+                version => seen.get(&(object, version.parse().ok()?)).copied(),
+            });
+            if event.is_none() {
+                others.push(in_words(name));
+            }
+            event
         });
-        let causes = ranked(causes.collect());
+        let named: Vec<&Event> = named.collect();
+        let is_named = !request.woken_by.is_empty();
+        let cause = |event: &'a Event| {
+            let own = own_request(recording, event, client);
+            // The client had the answer to its own write before the event.
+            let known = own.map_or(event.time, |own| own.answered.min(event.time));
+            Cause {
+                event,
+                source: source(recording, event, client),
+                own,
+                relation: relation(&families, &object, &event.object),
+                took: between(if is_named { known } else { event.time }, request.received),
+            }
+        };
+        let causes = match is_named {
+            true => sorted(named.into_iter().map(cause).collect()),
+            false => ranked(earlier.map(cause).collect()),
+        };
         let cause = causes.first().filter(|cause| cause.relation != Relation::Unrelated);
         // An inferred event has the time of its write.
         let next = match cause {
@@ -146,7 +176,19 @@ pub(crate) fn writes<'a>(recording: &'a Recording, client: &str) -> Vec<Why<'a>>
             None => (request, Since::Write, request.received - Duration::from_nanos(1)),
         };
         last.insert(object.clone(), next);
-        writes.push(Why { request, write, object, causes, events: window.len(), since, is_retry, has_watch });
+        let events = window.len();
+        writes.push(Why {
+            request,
+            write,
+            object,
+            causes,
+            is_named,
+            others,
+            events,
+            since,
+            is_retry,
+            has_watch,
+        });
     }
     writes
 }
@@ -181,17 +223,35 @@ impl Cause<'_> {
     }
 }
 
-fn ranked(mut causes: Vec<Cause<'_>>) -> Vec<Cause<'_>> {
+/// A named cause that is no event of a watch.
+fn in_words(name: &str) -> String {
+    match (name, name.rsplit_once('@')) {
+        ("retry", _) => "a retry after a failure".to_owned(),
+        ("timer", _) => "a timer".to_owned(),
+        ("start", _) => "the start of the controller, of its leadership or of a watch".to_owned(),
+        (_, Some((object, "deleted"))) => format!("the deletion of {object}"),
+        (_, Some((object, version))) => format!("version {version} of {object}, from a list or an answer"),
+        (_, None) => "a call in the client".to_owned(),
+    }
+}
+
+fn ranked(causes: Vec<Cause<'_>>) -> Vec<Cause<'_>> {
+    let mut causes = sorted(causes);
+    if causes.first().is_some_and(|first| first.relation != Relation::Unrelated) {
+        causes.retain(|cause| cause.relation != Relation::Unrelated);
+    }
+    causes.truncate(CAUSES_MAX);
+    causes
+}
+
+/// The likeliest first.
+fn sorted(mut causes: Vec<Cause<'_>>) -> Vec<Cause<'_>> {
     causes.sort_by_key(|cause| {
         let is_unrelated = cause.relation == Relation::Unrelated;
         let is_own_status = cause.own.is_some_and(|own| own.subresource == "status");
         let is_distant = cause.relation > Relation::Owner;
         (is_unrelated, cause.source, is_own_status, is_distant, Reverse(cause.event.time))
     });
-    if causes.first().is_some_and(|first| first.relation != Relation::Unrelated) {
-        causes.retain(|cause| cause.relation != Relation::Unrelated);
-    }
-    causes.truncate(CAUSES_MAX);
     causes
 }
 

@@ -61,7 +61,15 @@ fn our_operators_get_no_finding() {
             let report: Value = serde_json::from_str(&text).expect(&error);
             assert_eq!((code, &report["findings"]), (Some(0), &json!([])), "{operator}: {report:#}");
             assert!(error.starts_with(PAGE), "{error}");
-            !report["writes"].as_array().unwrap().is_empty()
+            let writes = report["writes"].as_array().unwrap();
+            let (mut causes, mut others) = (0, 0);
+            for write in writes {
+                causes += write["causes"].as_array().unwrap().len();
+                others += write["others"].as_array().unwrap().len();
+                assert_eq!(write["certain"], true, "{operator}: {write}");
+            }
+            assert!(causes > others || writes.is_empty(), "{operator}: {report:#}");
+            !writes.is_empty()
         });
         assert!(has_written, "{operator}");
     }

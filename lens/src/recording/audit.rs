@@ -83,6 +83,7 @@ fn request(line: &Value, id: u64) -> Option<Request> {
         status: line["responseStatus"]["code"].as_u64().and_then(|code| u16::try_from(code).ok())?,
         version: 0,
         list_version: 0,
+        woken_by: Vec::new(),
         effect: Effect::Unknown,
         content: String::new(),
         is_new: true,

@@ -298,6 +298,52 @@ fn a_client_without_a_watch_has_the_events_of_its_user() {
     }
 }
 
+/// The header `baggage` of our library. An answer is known before its event.
+#[test]
+fn causes_that_a_client_names_are_not_concluded() {
+    let request = |id: u32, name: &str, baggage: &str| {
+        let method = if name.is_empty() { "GET" } else { "PATCH" };
+        let target = if name.is_empty() { "/api/v1/configmaps?watch=1" } else { "/" };
+        json!({"id": id, "received": format!("2026-01-01T00:00:0{id}Z"), "time": format!("2026-01-01T00:00:0{id}Z"), "user": "pages", "method": method,
+            "target": target, "resource": "configmaps", "namespace": "default", "name": name, "status": 200, "baggage": baggage})
+    };
+    let event = |second: u32, event: &str, name: &str| {
+        json!({"watch": 1, "time": format!("2026-01-01T00:00:0{second}Z"), "event": event, "object": format!("default/{name}"),
+            "resourceVersion": second.to_string()})
+    };
+    let named = |causes: &str| format!("a=1,reconcile.causes={causes}");
+    let lines = [
+        request(1, "", ""),
+        event(2, "MODIFIED", "a"),
+        event(3, "DELETED", "b"),
+        request(4, "x", &named("configmaps/default/b@deleted")),
+        request(5, "x", &named("retry%20configmaps/default/c@1")),
+        request(6, "x", &named("configmaps/default/a@8")),
+        request(7, "x", ""),
+        event(8, "MODIFIED", "a"),
+    ];
+    let lines: Vec<String> = lines.iter().map(Value::to_string).collect();
+    let report = Report::of(&Recording::read(&[("a".to_owned(), lines.join("\n"))]).unwrap()).json();
+    let writes = report["writes"].as_array().unwrap().iter();
+    let shown: Vec<_> = writes
+        .map(|write| (write["certain"].as_bool().unwrap(), write["reason"].as_str().unwrap()))
+        .collect();
+    let others = ["a retry after a failure", "version 1 of configmaps/default/c, from a list or an answer"];
+    assert_eq!(report["writes"][1]["others"], json!(others));
+    assert_eq!(
+        shown,
+        [
+            (true, "DELETED of configmaps/default/b: named by the client"),
+            (true, "a retry after a failure, and 1 more: named by the client"),
+            (true, "MODIFIED of configmaps/default/a: named by the client"),
+            (
+                false,
+                "likely a timer, or the start of the client: no event came since the client's last write to this object"
+            ),
+        ]
+    );
+}
+
 /// As Sealed Secrets, which creates a Secret and updates it at once: the report named the event of the create as the cause of the update, for
 /// certain. As Prometheus Operator, whose writes after a change of its StatefulSet had the event of its last status as their cause, which it ignores.
 #[test]
