@@ -44,6 +44,9 @@ const REOPEN_MAX: Duration = Duration::from_secs(5);
 /// How long an object that is being deleted may have the client's finalizer, without a write. A Pod has 30 s to end.
 const CLEANUP_MAX: Duration = Duration::from_secs(30);
 
+/// How soon a client that has seen two children deletes the one that it does not want, and how long after that it would replace it.
+const SURPLUS_MAX: Duration = Duration::from_secs(10);
+
 /// How often a server sends a bookmark. kube-apiserver: about once a minute.
 const BOOKMARK_SECS: u64 = 60;
 
@@ -107,7 +110,7 @@ struct Found {
 type Rule = fn(&Case<'_>) -> Vec<Found>;
 
 /// The worst first.
-const RULES: [(&str, Rule); 12] = [
+const RULES: [(&str, Rule); 13] = [
     ("wakes-itself", wakes_itself),
     ("undo-each-other", undo_each_other),
     ("takes-away", takes_away),
@@ -118,6 +121,7 @@ const RULES: [(&str, Rule); 12] = [
     ("conflicts", conflicts),
     ("lists-again", lists_again),
     ("reads-again", reads_again),
+    ("creates-twice", creates_twice),
     ("keeps-its-finalizer", keeps_its_finalizer),
     ("watch-options", watch_options),
 ];
@@ -706,6 +710,80 @@ fn reads_again(case: &Case<'_>) -> Vec<Found> {
         Some(case.found(requests, text, "watch it, and read it from the cache"))
     });
     found.collect()
+}
+
+/// Two equal children of one owner: the client made the second before it was sent the event of the first, and deletes one as soon as it knows both.
+/// A client that wants several, or replaces one, does not. Neither does one that follows a change of the owner.
+fn creates_twice(case: &Case<'_>) -> Vec<Found> {
+    let mut deletes: BTreeMap<&str, &Request> = BTreeMap::new();
+    let mut children: BTreeMap<(&str, &str), Vec<(&Request, &Write)>> = BTreeMap::new();
+    for why in &case.writes {
+        if why.request.method == "DELETE" && why.request.status < 300 {
+            deletes.entry(&why.object).or_insert(why.request);
+        }
+        let Some(write) = why.write.filter(|write| write.event == "ADDED") else { continue };
+        let mut owners = write.value["metadata"]["ownerReferences"].as_array().into_iter().flatten();
+        if let Some(owner) = owners.find(|owner| owner["controller"] == true) {
+            let key = (owner["uid"].as_str().unwrap_or_default(), &*why.request.resource);
+            children.entry(key).or_default().push((why.request, write));
+        }
+    }
+    let mut all = Vec::new();
+    for ((owner, _), creates) in children {
+        for (at, pair) in creates.windows(2).enumerate() {
+            let [(first, one), (second, other)] = [pair[0], pair[1]];
+            let delete = match (deletes.get(&*one.object), deletes.get(&*other.object)) {
+                (Some(delete), None) | (None, Some(delete)) => *delete,
+                (Some(_), Some(_)) | (None, None) => continue,
+            };
+            let mut events = case.events().map(|(event, _)| event);
+            let Some(seen) = events.find(|event| event.object == one.object) else { continue };
+            let is_blind = first.answered <= second.received && second.received < seen.time;
+            let is_surplus = between(seen.time, delete.received) <= SURPLUS_MAX;
+            let is_followed =
+                creates.get(at + 2).is_some_and(|(next, _)| next.received <= delete.received + SURPLUS_MAX);
+            let is_change = |write: &&Write| {
+                write.value["metadata"]["uid"] == owner
+                    && (second.received..=delete.received).contains(&write.time)
+                    && write.changed.iter().any(|path| !path.starts_with(".status"))
+            };
+            if !is_blind
+                || !is_surplus
+                || is_followed
+                || content(one) != content(other)
+                || case.recording.writes.iter().any(|write| is_change(&write))
+            {
+                continue;
+            }
+            let mut entries = case.request_entries([&first, &second]);
+            entries.extend([case.event_entry(seen), case.request_entry(delete)]);
+            all.push(Found {
+                severity: Severity::Note,
+                text: format!("creates {} and an equal child of the same owner, {}, before it was sent the event of the first, and deletes one of them", one.object, other.object),
+                cause: "its cache did not have the first one yet; give the child a name that follows from its owner, so that the second create gets a 409, or wait for the event of the first".to_owned(),
+                entries,
+                count: 1,
+            });
+        }
+    }
+    all
+}
+
+/// An object without what the server sets, and without its name.
+fn content(write: &Write) -> String {
+    let mut value = Value::clone(&write.value);
+    let labels = value["metadata"]["labels"].take();
+    value["metadata"] = labels;
+    value["status"] = Value::Null;
+    let name = write.object.rsplit('/').next().unwrap_or_default();
+    let mut text = value.to_string().replace(name, "");
+    // The admission plugin ServiceAccount adds it to each Pod.
+    for volume in value["spec"]["volumes"].as_array().into_iter().flatten() {
+        if let Some(token) = volume["name"].as_str().filter(|name| name.starts_with("kube-api-access-")) {
+            text = text.replace(token, "");
+        }
+    }
+    text
 }
 
 /// An object that is being deleted, as the client was told, has a finalizer of the client, and nothing happens. The client may wait for something

@@ -184,6 +184,50 @@ fn a_client_owns_only_the_finalizers_that_it_adds() {
     assert!(case(updated, &adds_and_removes).is_empty(), "one of before");
 }
 
+/// A child of the Page with the uid `1`.
+fn child(second: u32, method: &str, name: &str, text: &str) -> [Value; 2] {
+    let mut request = request(second, "pages", method, "");
+    request["name"] = name.into();
+    let labels = json!({"of": name});
+    let owner = json!({"uid": "1", "controller": true});
+    let mut write = write(second, "", json!({"uid": name, "labels": labels, "ownerReferences": [owner]}));
+    write["object"]["metadata"]["name"] = name.into();
+    write["object"]["spec"] = json!({"text": text});
+    write["type"] = if method == "POST" { "ADDED" } else { "DELETED" }.into();
+    [request, write]
+}
+
+#[test]
+fn a_child_came_twice_if_its_client_had_not_seen_the_first_and_deletes_one() {
+    let event = |second: u32, of: u32| {
+        let mut event = told(second, "ADDED");
+        event["object"] = format!("default/{of}").into();
+        event["resourceVersion"] = of.to_string().into();
+        event
+    };
+    let creates = |seen: u32, text: &str| {
+        let watch = [request(1, "pages", "GET", WATCH)];
+        let events = [event(seen, 3), event(8, 4)];
+        [&watch[..], &child(3, "POST", "3", "hello"), &child(4, "POST", "4", text), &events].concat()
+    };
+    let with = |more: &[Value]| found(&[&creates(8, "hello"), more].concat());
+    let delete = child(10, "DELETE", "4", "hello");
+    assert_eq!(with(&delete), ["creates-twice (note)"]);
+    assert!(with(&[]).is_empty(), "it may want several");
+    assert!(with(&child(30, "DELETE", "4", "hello")).is_empty(), "it had both for long");
+    assert!(with(&[delete.clone(), child(11, "DELETE", "3", "hello")].concat()).is_empty(), "it wants none");
+    assert!(with(&[delete.clone(), child(11, "POST", "5", "hello")].concat()).is_empty(), "it replaces one");
+    assert!(with(&[child(9, "POST", "5", "new"), delete.clone()].concat()).is_empty(), "a rollout");
+    let mut changed = [request(9, "jane", "PUT", ""), write(9, ".spec.replicas", json!({"uid": "1"}))];
+    assert!(with(&[changed.clone(), delete.clone()].concat()).is_empty(), "it shall have less");
+    changed[1]["changed"] = json!([".status.children"]);
+    assert_eq!(with(&[changed, delete.clone()].concat()), ["creates-twice (note)"]);
+
+    let found = |seen: u32, text: &str| found(&[&creates(seen, text)[..], &delete].concat());
+    assert!(found(8, "bye").is_empty(), "they differ");
+    assert!(found(3, "hello").is_empty(), "it had seen the first");
+}
+
 #[test]
 fn a_list_that_begins_a_watch_is_not_one_too_many() {
     let lines = |has_watches: bool, has_versions: bool| {
