@@ -15,6 +15,8 @@ const [GROUPS_MAX, WRITES_MAX] = [200, 50];
 const [ROW, AXIS] = [26, 22];
 /** Most rows for watches of the same objects that are open at once. Further ones are in the last. */
 const ROWS_MAX = 8;
+/** The shortest and the longest pause of a replay, in milliseconds. */
+const [PAUSE_MIN, PAUSE_MAX] = [60, 2000];
 
 /** The entries by their number `n`. */
 const entries = new Map();
@@ -536,6 +538,7 @@ function draw() {
     top += heightOf(lane);
   }
   drawArrow();
+  if (timer) hideLater(height);
   drawAxis(height);
   canvas.ariaDescription = model.lanes.map(({ title, label }) => title ?? label).join(", ");
   canvas.dataset.drawn = drawn;
@@ -772,6 +775,55 @@ function filtered(form) {
   refresh();
 }
 
+// The replay: the entries in view, as they came.
+
+/** Shows the next entry. `null`: nothing is played. */
+let timer = null;
+/** The last entry that was shown. */
+let played = null;
+
+function play(entry) {
+  played = entry;
+  // A filter may leave it out now: then this is the end.
+  const at = model.seen.indexOf(entry);
+  const next = at < 0 ? undefined : model.seen[at + 1];
+  const pause = next && next.t <= range()[1] ? (next.t - entry.t) * 1000 : null;
+  timer = pause === null ? null : setTimeout(play, Math.min(Math.max(pause, PAUSE_MIN), PAUSE_MAX), next);
+  select(entry.n);
+  showPlay();
+}
+
+function showPlay() {
+  $("play").textContent = timer ? "Pause" : "Play";
+  // A screen reader reads what the user chooses, and not each entry of a replay.
+  $("detail").ariaLive = timer ? "off" : "polite";
+}
+
+function playOrPause() {
+  if (timer) {
+    clearTimeout(timer);
+    timer = null;
+    showPlay();
+    refresh();
+    return;
+  }
+  const [first, end] = range().map((time) => indexOf(model.times, time));
+  const next = model.seen.findIndex(({ n }) => n === state.selected) + 1;
+  openTab("entries");
+  if (first < model.seen.length) play(model.seen[next > first && next < end ? next : first]);
+}
+
+/** What comes after the present entry of the replay is only a hint. */
+function hideLater(height) {
+  const x = Math.max(scale.left, scale.x(played.t) + 7);
+  pen.fillStyle = colors.back;
+  pen.globalAlpha = 0.85;
+  pen.fillRect(x, AXIS, scale.width, height);
+  pen.globalAlpha = 1;
+}
+
+$("play").onclick = playOrPause;
+
 // The tabs.
 
 const TABS = ["why", "entries", "life"];
@@ -846,7 +898,8 @@ function suggest(list, values) {
 function show() {
   draw();
   const [from, to] = range();
-  if (!$("entries").hidden) showEntries(model.seen.slice(indexOf(model.times, from), indexOf(model.times, to)));
+  const end = timer ? model.seen.indexOf(played) + 1 : indexOf(model.times, to);
+  if (!$("entries").hidden) showEntries(model.seen.slice(indexOf(model.times, from), end));
   if (!$("life").hidden) showLife();
   // The recording of a client has no date.
   const begin = start ? `, from ${new Date(start).toISOString().slice(0, 19).replace("T", " ")} UTC` : "";

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use listwatch_lens::{Recording, Report, document, page};
 use serde_json::{Value, json};
 
-use super::browser::in_browser;
+use super::browser::{ENTER, in_browser};
 
 /// An operator lists, watches, and writes twice after an event. The second write changes nothing. The last request has no answer.
 const LINES: &str = r#"{"listwatchRecording":1,"server":"https://127.0.0.1:6443"}
@@ -170,4 +170,34 @@ fn half_a_last_line_is_left_out_and_any_other_is_named() {
     assert!(error.starts_with("a.jsonl: line 10 is not an entry of a recording: "), "{error}");
     let error = read(&LINES.replace(r#"Recording":1"#, r#"Recording":2"#)).unwrap_err();
     assert!(error.starts_with("a.jsonl: is a recording of format 2"), "{error}");
+}
+
+#[tokio::test]
+async fn a_recording_is_played_as_it_came_and_a_key_stops_and_continues_it() {
+    let recording = read(LINES).unwrap();
+    let html = page::html(&document(&recording, &Report::of(&recording), recording.start()));
+    in_browser(async move |browser| {
+        browser.open(&html, (1280, 800)).await;
+        // The time is that of the test.
+        browser.get("window.setTimeout = (act, pause, next) => { window.tick = () => { act(next); return pause; }; return 1; }").await;
+        let shows = async |button: &str, entry: &str, rows: usize| {
+            let row = "document.querySelectorAll('#entries [role=gridcell]:first-child').length";
+            let has = |id: &str, text: &str| format!("document.querySelector('{id}').textContent.includes({})", json!(text));
+            browser.until(&format!("{} && {} && {row} === {rows}", has("#play", button), has("#detail", entry))).await;
+        };
+        browser.tab_to("#play").await;
+        browser.press(ENTER).await;
+        shows("Pause", "list configmaps/a", 1).await;
+        assert_eq!(browser.get("tick()").await.as_f64().map(f64::round), Some(200.0));
+        shows("Pause", "watch configmaps/a", 2).await;
+        browser.press(ENTER).await;
+        shows("Play", "watch configmaps/a", 7).await;
+        browser.press(ENTER).await;
+        shows("Pause", r#""name": "web""#, 3).await;
+        for _ in 3..7 {
+            browser.get("tick()").await;
+        }
+        shows("Play", "CLOSED", 7).await;
+    })
+    .await;
 }
