@@ -48,6 +48,7 @@ use std::{
 };
 
 use ::http::{HeaderName, Method};
+pub use listwatch_install::plan::PlannedWrite;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -60,7 +61,6 @@ use crate::{
 pub use config::{Config, Env, Options};
 pub use curl::CurlFrom;
 pub(crate) use dry_run::DryRun;
-pub use dry_run::PlannedWrite;
 use error::Cause;
 pub use error::Error;
 pub(crate) use error::is_denial;

@@ -99,7 +99,7 @@
 //! operators        the operators of MyWebserver, Memcached, Database and CopyratorRule: they use this library and `formats` alone, as any other operator would
 //! study            makes the wire visible: explains and records requests and answers for `listwatch get`, `watch` and `replay`, and for the lessons in `examples`
 //! formats          parses texts as the Go code of Kubernetes does, for this library, the operators and the API server; `yaml` does so for YAML
-//! install          renders what is installed for an operator, its CRDs, roles, manifests and bundle; this library re-exports it
+//! install          renders what is installed for an operator, its CRDs, roles, manifests and bundle, and the text of a plan; this library re-exports it
 //! apiserver        the embedded API server, which knows nothing of this library
 //! scorecard        finds the bugs of an operator in any language, by faults of that server
 //! lens             shows what an operator in any language does, and why, from its requests and the events of its watches

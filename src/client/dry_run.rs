@@ -10,34 +10,16 @@
 
 use std::{
     collections::BTreeMap,
-    fmt, mem,
+    mem,
     sync::{Arc, Mutex},
 };
 
 use ::http::{HeaderMap, Method};
+use listwatch_install::plan::PlannedWrite;
 use serde_json::{Value, json};
 
 use super::{Answer, JSON, OBJECT_BYTES_MAX, Request, error::Cause, http::Transport};
 use crate::{locked, resource::from_json};
-
-/// What a write would do with an object. `Debug` does not show the object: it may be a Secret.
-#[derive(Clone)]
-pub struct PlannedWrite {
-    /// The path of the object, with the subresource: `/apis/apps/v1/namespaces/default/deployments/web`.
-    pub path: String,
-    /// The object now. `None`: there is none.
-    pub before: Option<Value>,
-    /// The object afterwards. `None`: it is deleted. If an object is deleted only to be created again, the new one.
-    pub after: Option<Value>,
-    /// Why the API server refuses the write.
-    pub refused: Option<String>,
-}
-
-impl fmt::Debug for PlannedWrite {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PlannedWrite").field("path", &self.path).finish_non_exhaustive()
-    }
-}
 
 /// The writes of a client that only tries them.
 #[derive(Default)]
@@ -146,7 +128,7 @@ impl DryRun {
     }
 
     fn is_deleted(&self, path: &str) -> bool {
-        locked(&self.writes).iter().any(|write| write.path == path && write.is_deletion())
+        locked(&self.writes).iter().any(|write| write.path == path && is_deletion(write))
     }
 
     /// Tries to create an object whose name is taken until a planned deletion: under another name.
@@ -164,17 +146,15 @@ impl DryRun {
         let mut object = whole(&answer).unwrap_or_default();
         named(&mut object, name);
         let mut writes = locked(&self.writes);
-        if let Some(write) = writes.iter_mut().find(|write| write.path == path && write.is_deletion()) {
+        if let Some(write) = writes.iter_mut().find(|write| write.path == path && is_deletion(write)) {
             write.after = Some(object.clone());
         }
         Ok(answer_of(&object))
     }
 }
 
-impl PlannedWrite {
-    fn is_deletion(&self) -> bool {
-        self.after.is_none() && self.refused.is_none()
-    }
+fn is_deletion(write: &PlannedWrite) -> bool {
+    write.after.is_none() && write.refused.is_none()
 }
 
 /// Gives an object that was tried with a generated name its own.
