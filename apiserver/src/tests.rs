@@ -293,7 +293,7 @@ async fn administrators_read_the_records_of_requests_and_writes_as_lines_of_json
         lines.map(|line| serde_json::from_str(line).expect("JSON")).collect()
     };
     let request = |id: u64, method: &str, target: &str, name: &str, status: u16, version: u64| {
-        json!({"id": id, "user": "admin", "userAgent": "tests/1", "method": method, "target": format!("{SECRETS}{target}"),
+        json!({"id": id, "connection": 1, "user": "admin", "userAgent": "tests/1", "method": method, "target": format!("{SECRETS}{target}"),
             "resource": "secrets", "namespace": "default", "name": name, "subresource": null, "status": status,
             "resourceVersion": version.to_string()})
     };
