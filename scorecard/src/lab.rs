@@ -69,6 +69,9 @@ const REQUESTS_MAX: u32 = 30;
 /// How often an operator that has ended is started again in a run.
 const RESTARTS_MAX: usize = 3;
 
+/// How often an object is created again whose webhook took too long: the machine may be busy, and `webhook-slow` judges that.
+const LATE_CALLS_MAX: u32 = 5;
+
 /// What the names of the directories of runs begin with.
 const DIR_PREFIX: &str = "listwatch-scorecard-";
 
@@ -750,11 +753,17 @@ impl<'a> Lab<'a> {
             )));
         };
         let path = format!("{}?fieldValidation=Strict", path_of(&resource, object, ""));
-        let (status, answer) = self.request(Method::POST, &path, object.clone()).await;
-        if status != 201 {
-            return Err(CannotJudge(format!("{what}: {}", text(&answer["message"]))));
+        let mut again = 0..LATE_CALLS_MAX;
+        loop {
+            let (status, answer) = self.request(Method::POST, &path, object.clone()).await;
+            let why = webhooks::message(&answer);
+            if status == 201 {
+                return Ok(());
+            }
+            if !why.contains("context deadline exceeded") || again.next().is_none() {
+                return Err(CannotJudge(format!("{what}: {why}")));
+            }
         }
-        Ok(())
     }
 
     fn collection_of(&self, sample: &Value) -> String {
