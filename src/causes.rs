@@ -9,15 +9,15 @@
 //! the end of a pause, after a failure and after a success; `start` for that of the controller, its leadership or a watch; `call` for the rest.
 //! The header is that of the [W3C](https://www.w3.org/TR/baggage/).
 
-use std::{cell::RefCell, collections::BTreeMap, env, sync::LazyLock};
+use std::{cell::RefCell, env, mem, sync::LazyLock};
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
-use crate::resource::{Key, ObjectMeta, Resource};
+use crate::resource::{ObjectMeta, Resource};
 
-/// Most causes of a reconcile that are named: 20 with the longest names fit into the 8 KiB that servers accept by the W3C.
-const CAUSES_MAX: usize = 20;
+/// Most causes of a reconcile that are named, the latest. One has at most 600 bytes, so they fit into the 8 KiB that servers accept by the W3C.
+const CAUSES_MAX: usize = 12;
 
 /// What a value must not have.
 const ENCODED: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b',').add(b';').add(b'\\').add(b'%');
@@ -31,9 +31,9 @@ tokio::task_local! {
     static NAMED: Option<HeaderValue>;
 }
 
-/// What has added each key to a queue since its last reconcile began.
+/// What has added a key to a queue.
 #[derive(Debug, Default)]
-pub(crate) struct Causes(BTreeMap<Key, Vec<String>>);
+pub(crate) struct Causes(Vec<String>);
 
 fn are_wanted() -> bool {
     static ARE_WANTED: LazyLock<bool> = LazyLock::new(|| {
@@ -54,21 +54,42 @@ pub(crate) fn event<K: Resource>(object: &ObjectMeta, version: &str, listeners: 
 }
 
 impl Causes {
-    /// The present event adds a key. `otherwise`: what adds it if there is none.
-    pub(crate) fn add(&mut self, key: &Key, otherwise: &str) {
-        if !are_wanted() {
-            return;
-        }
-        let cause = EVENT.with_borrow(Clone::clone).unwrap_or_else(|| otherwise.to_owned());
-        let causes = self.0.entry(key.clone()).or_default();
-        if causes.len() < CAUSES_MAX && !causes.contains(&cause) {
-            causes.push(cause);
+    /// The present event adds the key. `otherwise`: what adds it if there is none.
+    pub(crate) fn add(&mut self, otherwise: &str) {
+        if are_wanted() {
+            self.append(vec![EVENT.with_borrow(Clone::clone).unwrap_or_else(|| otherwise.to_owned())]);
         }
     }
 
-    /// A reconcile of this key begins.
-    pub(crate) fn take(&mut self, key: &Key) -> Option<HeaderValue> {
-        let causes = self.0.remove(key)?.join(" ");
+    /// The end of a pause adds the key, if nothing has added it before.
+    pub(crate) fn add_end_of_pause(&mut self, has_failed: bool) {
+        if has_failed || self.0.is_empty() {
+            self.add(if has_failed { "retry" } else { "timer" });
+        }
+    }
+
+    /// Adds later ones.
+    pub(crate) fn append(&mut self, later: Vec<String>) {
+        for cause in later {
+            self.0.retain(|known| *known != cause);
+            self.0.push(cause);
+        }
+        self.0.drain(..self.0.len().saturating_sub(CAUSES_MAX));
+    }
+
+    pub(crate) fn take(&mut self) -> Causes {
+        mem::take(self)
+    }
+
+    /// Puts earlier ones back.
+    pub(crate) fn put_back(&mut self, earlier: &mut Causes) {
+        let later = mem::replace(self, earlier.take());
+        self.append(later.0);
+    }
+
+    /// For the requests of a reconcile.
+    pub(crate) fn header(&self) -> Option<HeaderValue> {
+        let causes = Some(self.0.join(" ")).filter(|causes| !causes.is_empty())?;
         format!("reconcile.causes={}", utf8_percent_encode(&causes, ENCODED)).try_into().ok()
     }
 }

@@ -69,7 +69,6 @@ struct QueueState {
     intents_in_a_row: u32,
     random: fastrand::Rng,
     metrics: QueueMetrics,
-    causes: Causes,
 }
 
 /// A position among the waiting keys: by urgency, then by the order of [`Queue::add`].
@@ -87,6 +86,10 @@ struct Queued {
     failures: u32,
     /// The last failure.
     problem: String,
+    /// What has added it since a worker last got it.
+    causes: Causes,
+    /// What had added it before the worker got it that has it now.
+    causes_of_work: Causes,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,17 +158,20 @@ impl Queue {
     pub fn add(&self, key: &Key, urgency: Urgency) {
         let is_ready = {
             let mut state = locked(&self.state);
-            state.causes.add(key, if urgency == Urgency::Backlog { "start" } else { "call" });
-            state.add(key, urgency)
+            let is_ready = state.add(key, urgency);
+            if let Some(queued) = state.queued.get_mut(key) {
+                queued.causes.add(if urgency == Urgency::Backlog { "start" } else { "call" });
+            }
+            is_ready
         };
         if is_ready {
             self.wake.notify_one();
         }
     }
 
-    /// What has added a key, as its reconcile names it.
+    /// What had added the key that a worker has now, as its reconcile names it.
     pub(crate) fn causes(&self, key: &Key) -> Option<HeaderValue> {
-        locked(&self.state).causes.take(key)
+        locked(&self.state).queued.get(key)?.causes_of_work.header()
     }
 
     /// Waits for the next key. The caller processes it until [`Queue::done`].
@@ -205,7 +211,12 @@ impl Queue {
 
     /// [`Queue::done`] for a key that nobody has worked on: it is not measured.
     pub(crate) fn put_back(&self, key: &Key, again: Result<Next, Duration>) {
-        locked(&self.state).done(key, again, Instant::now());
+        let mut state = locked(&self.state);
+        if let Some(queued) = state.queued.get_mut(key) {
+            queued.causes.put_back(&mut queued.causes_of_work);
+        }
+        state.done(key, again, Instant::now());
+        drop(state);
         self.wake.notify_one();
     }
 }
@@ -267,7 +278,9 @@ impl QueueState {
         self.positions += 1;
         let position = Position { urgency: Reverse(urgency), number: self.positions };
         let state = KeyState::Waiting(position);
-        self.queued.insert(key.clone(), Queued { state, since, failures, problem });
+        let causes = self.queued.get_mut(&key).map(|queued| queued.causes.take()).unwrap_or_default();
+        let queued = Queued { state, since, failures, problem, causes, causes_of_work: Causes::default() };
+        self.queued.insert(key.clone(), queued);
         self.waiting.insert(position, key);
     }
 
@@ -278,8 +291,11 @@ impl QueueState {
             let failed = failed.map(|queued| (queued.failures, mem::take(&mut queued.problem)));
             self.metrics.adds.inc();
             let failed = failed.unwrap_or_default();
-            self.causes.add(&key, if failed.0 > 0 { "retry" } else { "timer" });
-            self.wait(key, Urgency::Change, now, failed);
+            let has_failed = failed.0 > 0;
+            self.wait(key.clone(), Urgency::Change, now, failed);
+            if let Some(queued) = self.queued.get_mut(&key) {
+                queued.causes.add_end_of_pause(has_failed);
+            }
         }
         let first = *self.waiting.first_key_value()?.0;
         let position = if self.intents_in_a_row < INTENTS_IN_A_ROW_MAX {
@@ -295,6 +311,7 @@ impl QueueState {
         };
         if let Some(queued) = self.queued.get_mut(&key) {
             queued.state = KeyState::Processing;
+            queued.causes_of_work = queued.causes.take();
             let waited = now.duration_since(mem::replace(&mut queued.since, now));
             self.metrics.waits.observe(waited.as_secs_f64());
         }
@@ -330,7 +347,8 @@ impl QueueState {
             (Ok(Next::After(pause)), None) => {
                 let pause = pause.min(PAUSE_MAX);
                 let state = KeyState::Later(now + pause);
-                *queued = Queued { state, since: now, failures: 0, problem: String::new() };
+                (queued.state, queued.since, queued.failures) = (state, now, 0);
+                queued.problem.clear();
                 pause
             }
             (Err(at_least), _) => {
