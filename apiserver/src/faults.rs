@@ -863,20 +863,22 @@ impl Faults {
         let all = mem::take(&mut state.planned).into_iter();
         let (ended, others): (Vec<_>, Vec<_>) = all.partition(|planned| planned.text == text);
         state.planned = others;
-        let Some(ended) = ended.first() else { return false };
-        if ended.fault == Fault::StallWatches {
-            for course in state.open.iter().filter_map(Weak::upgrade) {
-                if ended.fits("GET", &course.target, course.user.as_deref()) {
-                    course.change(None);
-                }
+        // Another fault may stall or hold them as well.
+        let goes_on = |faults: &[Fault], method: &str, target: &str, user: Option<&str>| {
+            let is_by =
+                |planned: &Planned| faults.contains(&planned.fault) && planned.fits(method, target, user);
+            ended.iter().any(is_by) && !state.planned.iter().any(is_by)
+        };
+        for course in state.open.iter().filter_map(Weak::upgrade) {
+            if goes_on(&[Fault::StallWatches], "GET", &course.target, course.user.as_deref()) {
+                course.change(None);
             }
         }
-        drop(state);
-        if [Fault::Hold, Fault::HoldAnswer].contains(&ended.fault) {
-            let is_of_other = |held: &HeldRequest| !ended.fits(&held.method, &held.target, Some(&held.user));
-            self.held.send_modify(|held| held.retain(|_, (request, _)| is_of_other(request)));
-        }
-        true
+        let is_held = |held: &HeldRequest| {
+            !goes_on(&[Fault::Hold, Fault::HoldAnswer], &held.method, &held.target, Some(&held.user))
+        };
+        self.held.send_modify(|held| held.retain(|_, (request, _)| is_held(request)));
+        !ended.is_empty()
     }
 
     /// Holds a request until it is released, or refused with an error. A client that disconnects drops this future, and so the request.

@@ -82,7 +82,7 @@ pub struct RequestRecord {
     pub query: String,
     /// The client's `User-Agent`.
     pub user_agent: String,
-    /// The client's [`baggage`](https://www.w3.org/TR/baggage/).
+    /// Of the client's [`baggage`](https://www.w3.org/TR/baggage/), the entry `reconcile.causes`: what woke the reconcile that made the request.
     pub baggage: String,
     /// The user, after impersonation. Empty without a known token.
     pub user: String,

@@ -342,6 +342,9 @@ where
         let storage = server.storage();
         (storage.clock.now(), storage.revision())
     };
+    // Other entries are the client's own affair, and may be long.
+    let mut baggage = request.header(HeaderName::from_static("baggage")).split(',');
+    let causes = baggage.find(|entry| entry.trim().starts_with("reconcile.causes="));
     server.record(RequestRecord {
         id: request.id,
         connection,
@@ -350,7 +353,7 @@ where
         name: if request.method == Method::POST { request.name_in_body() } else { String::new() },
         query: request.target.split_once('?').map_or("", |(_, query)| query).to_owned(),
         user_agent: request.user_agent().to_owned(),
-        baggage: request.header(HeaderName::from_static("baggage")).to_owned(),
+        baggage: causes.unwrap_or_default().trim().to_owned(),
         user: user.unwrap_or_default(),
         status: answer.status,
         received,
