@@ -213,7 +213,10 @@ impl<O: Resource, K: Resource + Serialize> Keep<'_, O, K> {
         let turn = self.turn(&change, || changed_back::<O, K>(&differences))?;
         all.retain(|difference| !is_immutable(difference));
         let (patched, mut change) = self.send(live, diff::operations(&all), change).await?;
-        let mutated = self.learn(&patched)?;
+        let mutated = match self.learn(&patched) {
+            Ok(mutated) => mutated,
+            Err(error) => return Ok((Child::Failed { error, live: Some(patched) }, None)),
+        };
         if !mutated.is_empty() {
             differences.retain(|difference| mutated.iter().all(|mutation| mutation.path != difference.path));
             if differences.is_empty() {

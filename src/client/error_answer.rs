@@ -60,10 +60,9 @@ impl Error {
 /// Decodes an error answer. If the body is not JSON with a message, its text becomes the message.
 pub(super) fn refusal(code: StatusCode, headers: &HeaderMap, body: &[u8], now: SystemTime) -> Cause {
     // No `kind` is asked for: a request that ran into its deadline gets a Status without one.
-    let mut status = serde_json::from_slice::<Status>(body).unwrap_or_default();
-    if status.message.is_empty() {
-        status.message = spoken(code, headers, body);
-    }
+    let status = serde_json::from_slice::<Status>(body).ok().filter(|status| !status.message.is_empty());
+    let mut status =
+        status.unwrap_or_else(|| Status { message: spoken(code, headers, body), ..Status::default() });
     flatten(&mut status);
     status.code = code.as_u16();
     let retry_after = retry_after(headers, now).or_else(|| wait(status.details.retry_after_seconds));
