@@ -121,7 +121,7 @@ function arrange(all) {
   const [lasting, lists, rows] = [[], new Map(), new Map()];
   for (const entry of all.filter(({ kind }) => kind === "request")) {
     if (entry.verb === "watch" && entry.status === 200) lasting.push([entry]);
-    if (entry.verb !== "list" || !/[?&](limit|continue)=/.test(entry.target)) continue;
+    if (entry.verb !== "list" || entry.status !== 200 || !/[?&](limit|continue)=/.test(entry.target)) continue;
     const key = [entry.client, entry.object, ...selectors(entry)].join("\n");
     if (!queryOf(entry).has("continue")) lists.delete(key);
     if (!lists.has(key)) lasting.push(lists.set(key, []).get(key));

@@ -722,6 +722,10 @@ fn creates_twice(case: &Case<'_>) -> Vec<Found> {
             deletes.entry(&why.object).or_insert(why.request);
         }
         let Some(write) = why.write.filter(|write| write.event == "ADDED") else { continue };
+        // Their values are not recorded.
+        if why.request.resource == "secrets" {
+            continue;
+        }
         let mut owners = write.value["metadata"]["ownerReferences"].as_array().into_iter().flatten();
         if let Some(owner) = owners.find(|owner| owner["controller"] == true) {
             let key = (owner["uid"].as_str().unwrap_or_default(), &*why.request.resource);
@@ -739,7 +743,8 @@ fn creates_twice(case: &Case<'_>) -> Vec<Found> {
             let mut events = case.events().map(|(event, _)| event);
             let Some(seen) = events.find(|event| event.object == one.object) else { continue };
             let is_blind = first.answered <= second.received && second.received < seen.time;
-            let is_surplus = between(seen.time, delete.received) <= SURPLUS_MAX;
+            let is_surplus =
+                delete.received >= seen.time && between(seen.time, delete.received) <= SURPLUS_MAX;
             let is_followed =
                 creates.get(at + 2).is_some_and(|(next, _)| next.received <= delete.received + SURPLUS_MAX);
             let is_change = |write: &&Write| {

@@ -115,7 +115,8 @@ pub(crate) fn writes<'a>(recording: &'a Recording, client: &str) -> Vec<Why<'a>>
     let has_watch = requests().any(watches);
     let seen = if requests().any(|request| !request.woken_by.is_empty()) { &*events } else { &[] };
     let seen: HashMap<(&str, u64), &Event> =
-        seen.iter().map(|event| ((&*event.object, event.version), *event)).collect();
+        // Of two watches, the first to show it.
+        seen.iter().rev().map(|event| ((&*event.object, event.version), *event)).collect();
     // The last request for each object, and from when on an event is new after it.
     let mut last: HashMap<String, (&Request, Since, SystemTime)> = HashMap::new();
     let mut writes = Vec::new();
@@ -231,7 +232,8 @@ fn in_words(name: &str) -> String {
         ("start", _) => "the start of the controller, of its leadership or of a watch".to_owned(),
         (_, Some((object, "deleted"))) => format!("the deletion of {object}"),
         (_, Some((object, version))) => format!("version {version} of {object}, from a list or an answer"),
-        (_, None) => "a call in the client".to_owned(),
+        ("call", _) => "a call in the client".to_owned(),
+        (other, None) => other.to_owned(),
     }
 }
 

@@ -142,8 +142,16 @@ impl Reader {
     /// Events come first: their writes and watches are then recorded, and so are the writes of the requests.
     fn journal(&mut self, server: &ApiServer) -> Journal {
         let (events, requests);
+        let before = [self.events, self.requests];
         (events, self.events) = server.events_since(self.events);
         (requests, self.requests) = server.requests_since(self.requests);
+        // Nobody reads while no page is open, and the server keeps the latest alone.
+        let dropped = |before: u64, now: u64, read: usize| {
+            usize::try_from(now - before).unwrap_or(usize::MAX).saturating_sub(read)
+        };
+        let forgotten = &mut self.recording.forgotten;
+        forgotten.events += dropped(before[0], self.events, events.len());
+        forgotten.requests += dropped(before[1], self.requests, requests.len());
         let writes = server.writes_since(self.version);
         self.version = writes.last().map_or(self.version, |write| write.version);
         Journal { requests, writes, events, log: String::new() }
@@ -256,5 +264,25 @@ impl News {
         let entries = self.entries.range(from.min(self.entries.len())..);
         let entries: Vec<&str> = entries.map(String::as_str).filter(|text| !text.is_empty()).collect();
         format!("[{}]", entries.join(","))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A page that was opened late had a gap, and did not say so.
+    #[tokio::test]
+    async fn what_the_server_dropped_before_it_was_read_is_forgotten() {
+        let server = ApiServer::in_process(&listwatch_apiserver::Options::default(), SystemTime::now());
+        let request = || http::Request::get("/version").body(http_body_util::Empty::<bytes::Bytes>::new());
+        for _ in 0..3 {
+            server.answer(request().expect("a request")).await.expect("an answer");
+        }
+        server.forget_requests();
+        server.answer(request().expect("a request")).await.expect("an answer");
+        let mut reader = Reader::default();
+        assert!(reader.read_on(&server));
+        assert_eq!((reader.recording.requests.len(), reader.recording.forgotten.requests), (1, 3));
     }
 }
