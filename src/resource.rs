@@ -95,7 +95,7 @@ pub trait Resource: DeserializeOwned + Send + Sync + 'static {
 /// The type has the name that is in `kind:`, and a field `metadata` of the type [`ObjectMeta`]. A block after the plural has
 /// what differs from the defaults of [`Resource`]: `kind!(Page, "example.com", "v1", "pages", { const MERGE: … })`.
 ///
-/// `kind!(PodReadiness: Pod)` declares a type with only some fields of a kind, so that a watch of many objects takes little memory.
+/// `kind!(MyPod: Pod)` declares a type with only some fields of a kind, so that a watch of many objects takes little memory.
 /// It may be generic over the kind: `kind!(Meta<K: Resource>: K)`.
 #[macro_export]
 macro_rules! kind {

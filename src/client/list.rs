@@ -24,7 +24,7 @@ pub(super) const PAGE_BYTES_MAX: usize = 8 * 1024 * 1024;
 pub(super) const PAGE_OF_ONE_BYTES_MAX: usize = OBJECT_BYTES_MAX + 64 * 1024;
 
 /// Largest list that is read in one piece, largest answer to a request of unknown kind, and limit for all lists together
-/// that are read at the same time. A quarter of the memory limit in `manifests/base/deployment.yaml`, 128 MiB, of which the
+/// that are read at the same time. A quarter of the memory limit in `install/base/deployment.yaml`, 128 MiB, of which the
 /// objects of the Stores may have a half.
 pub(super) const LISTS_BYTES_MAX: usize = 32 * 1024 * 1024;
 

@@ -30,7 +30,7 @@ use crate::{
 /// Most bytes of an object whose content is kept. A rule that copies to 1,000 namespaces by name has half of it, the StatefulSet of a
 /// Database a tenth.
 const OBJECT_BYTES_MAX: usize = 256 * 1024;
-/// Most MiB of the objects whose content is kept: half of the memory limit in `manifests/base/deployment.yaml`. A MyWebserver with its
+/// Most MiB of the objects whose content is kept: half of the memory limit in `install/base/deployment.yaml`. A MyWebserver with its
 /// Deployment and its Service counts as 17 kB, and takes 7 kB.
 pub const KEPT_MIB: u32 = 64;
 /// About what a field, an item, a map or a list takes in addition to its text.
