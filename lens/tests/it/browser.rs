@@ -145,6 +145,8 @@ impl Browser {
     }
 
     pub async fn click(&self, selector: &str) {
+        // The controls come with the first news of the operator.
+        self.until(&format!("document.querySelector({}) !== null", json!(selector))).await;
         let by = json!({"using": "css selector", "value": selector});
         let element = self.send(Method::POST, "/element", by).await;
         let id = element.as_object().unwrap().values().next().unwrap().as_str().unwrap();
