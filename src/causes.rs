@@ -69,7 +69,7 @@ impl Causes {
     }
 
     /// Adds later ones.
-    pub(crate) fn append(&mut self, later: Vec<String>) {
+    fn append(&mut self, later: Vec<String>) {
         for cause in later {
             self.0.retain(|known| *known != cause);
             self.0.push(cause);
@@ -77,13 +77,9 @@ impl Causes {
         self.0.drain(..self.0.len().saturating_sub(CAUSES_MAX));
     }
 
-    pub(crate) fn take(&mut self) -> Causes {
-        mem::take(self)
-    }
-
     /// Puts earlier ones back.
     pub(crate) fn put_back(&mut self, earlier: &mut Causes) {
-        let later = mem::replace(self, earlier.take());
+        let later = mem::replace(self, mem::take(earlier));
         self.append(later.0);
     }
 

@@ -278,7 +278,8 @@ impl QueueState {
         self.positions += 1;
         let position = Position { urgency: Reverse(urgency), number: self.positions };
         let state = KeyState::Waiting(position);
-        let causes = self.queued.get_mut(&key).map(|queued| queued.causes.take()).unwrap_or_default();
+        let causes =
+            self.queued.get_mut(&key).map(|queued| mem::take(&mut queued.causes)).unwrap_or_default();
         let queued = Queued { state, since, failures, problem, causes, causes_of_work: Causes::default() };
         self.queued.insert(key.clone(), queued);
         self.waiting.insert(position, key);
@@ -311,7 +312,7 @@ impl QueueState {
         };
         if let Some(queued) = self.queued.get_mut(&key) {
             queued.state = KeyState::Processing;
-            queued.causes_of_work = queued.causes.take();
+            queued.causes_of_work = mem::take(&mut queued.causes);
             let waited = now.duration_since(mem::replace(&mut queued.since, now));
             self.metrics.waits.observe(waited.as_secs_f64());
         }
